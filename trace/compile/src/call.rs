@@ -1,16 +1,17 @@
-//! A call of the trace, typed: what it asks for, with descriptors as the traced process numbered them.
+//! A typed call of the trace. Its descriptors have the traced process's numbers.
 
 use serde::{Deserialize, Serialize};
 use trace_file::{Name, Op, Outcome, Request};
 
-/// A descriptor as the traced process numbered it; also `AT_FDCWD`, and −1 for none.
+/// A descriptor number of the traced process. `AT_FDCWD` is the working directory, and −1 is no descriptor.
 pub(crate) type Fd = i32;
 
-/// What only changes the model: descriptors, processes, and what a replay does not execute.
+/// The operation of a call: a file operation, or an operation that a replay does not execute (on descriptors,
+/// tasks, pipes, waits).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are the arguments of the call that the variant names")]
 pub(crate) enum Ask {
-    /// Something that a replay can execute.
+    /// A file operation, which a replay can execute.
     File(Op<Fd>),
     Duplicate {
         on: Fd,
@@ -25,31 +26,31 @@ pub(crate) enum Ask {
         on: Fd,
         yes: bool,
     },
-    /// Makes descriptors that are no files: pipes, sockets, epoll, timers.
+    /// Makes descriptors that are not files: sockets, epoll, timers.
     Opaque {
         made: Box<[Fd]>,
         close_on_exec: bool,
     },
-    /// A pipe, read end first; the ends are unknown where the trace leaves them out.
+    /// A pipe, read end first. `ends` is `None` where the trace omits the ends.
     Pipe {
         ends: Option<(Fd, Fd)>,
         close_on_exec: bool,
     },
-    /// What a process may share with its parent, and where the kernel wakes who waits for the child's end.
+    /// Makes a task. The kernel wakes futex waiters at the address `wakes` when the child ends.
     Clone {
         child: Option<u32>,
         share: Share,
         wakes: Option<u64>,
     },
-    /// A thread slept at an address in memory, and was woken.
+    /// A futex sleep that a wake ended.
     Sleep {
         address: u64,
     },
-    /// A thread slept at an address in memory until its time was over.
+    /// A futex sleep that its timeout ended.
     Nap {
         address: u64,
     },
-    /// So many threads that slept there were woken.
+    /// A futex wake, which woke `count` sleepers.
     Wake {
         address: u64,
         count: u64,
@@ -57,7 +58,8 @@ pub(crate) enum Ask {
     Exec,
     /// The end of the caller.
     Exit,
-    /// The end of the caller, because another thread of its process called exec, which goes on under the caller's number.
+    /// The end of the caller because another thread of its process called exec. That thread continues under
+    /// the caller's number.
     Supersede {
         by: u32,
     },
@@ -72,11 +74,11 @@ pub(crate) enum Ask {
     ChangeDirTo {
         on: Fd,
     },
-    /// sendmsg with SCM_RIGHTS: these descriptors are on their way.
+    /// sendmsg with SCM_RIGHTS: sends these descriptors.
     Pass {
         all: Box<[Fd]>,
     },
-    /// recvmsg with SCM_RIGHTS: these numbers stand for what was sent.
+    /// recvmsg with SCM_RIGHTS: receives descriptors under these numbers.
     Receive {
         made: Box<[Fd]>,
     },
@@ -91,22 +93,22 @@ pub(crate) enum Ask {
         context: u64,
         count: u32,
     },
-    /// Waiting, or other work, that touches no file; executed by nobody.
+    /// A wait or other call that touches no file. A replay does not execute the call.
     Idle,
-    /// It touches files, and no replay of it exists.
+    /// A call that touches files and that no replay supports.
     Unsupported,
 }
 
-/// What a new task shares with the one that made it, and whether that one is held (vfork).
+/// The parts that a new task shares with its parent, and whether the parent waits (vfork).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Share {
     /// The descriptor table.
     pub files: bool,
     /// Working directory and umask.
     pub directory: bool,
-    /// The process.
+    /// The process: the new task is a thread.
     pub process: bool,
-    /// The parent is held until the child runs another program or ends.
+    /// The parent waits until the child runs another program or ends.
     pub hold: bool,
 }
 
@@ -115,20 +117,21 @@ pub(crate) struct Share {
 pub(crate) struct Call {
     /// The task that called.
     pub task: u32,
-    /// Nanoseconds: entry.
+    /// Time of entry, in nanoseconds.
     pub start: u64,
-    /// Nanoseconds: return.
+    /// Time of return, in nanoseconds.
     pub end: u64,
     /// Line of the trace.
     pub line: u64,
     /// The call's name.
     pub name: Name,
-    /// What it asks for.
+    /// The operation and its arguments.
     pub ask: Ask,
-    /// What it returned.
+    /// The result.
     pub outcome: Outcome,
-    /// What the trace says that descriptors are, before the call; `AT_FDCWD` is the working directory.
+    /// The files that the trace notes beside descriptors, before the call. `AT_FDCWD` is the working
+    /// directory.
     pub notes: Box<[(Fd, Name)]>,
-    /// What the trace says that the returned descriptor is.
+    /// The file that the trace notes beside the returned descriptor.
     pub made_note: Option<Name>,
 }

@@ -1,9 +1,9 @@
-//! The account of a trace: what could be used, and the first line of each kind that could not.
+//! How much of a trace could be used, and the first line of each kind of problem.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Different complaints that are kept; hostile input must not fill memory with them.
+/// Kinds of problems that are kept. The limit keeps hostile input from filling memory.
 const KINDS_MAX: usize = 256;
 /// Bytes of an example line that are kept.
 const EXAMPLE_BYTES_MAX: usize = 200;
@@ -13,27 +13,27 @@ const EXAMPLE_BYTES_MAX: usize = 200;
 pub struct Coverage {
     /// Lines read.
     pub lines: u64,
-    /// Lines that became part of an event, or that carry none (signals, empty lines).
+    /// Lines that became part of an event, or that contain none (signals, empty lines).
     pub used: u64,
     /// Calls that began and never ended in the trace.
     pub unfinished: u64,
-    /// What could not be used, by kind.
+    /// Unusable lines and calls, by kind.
     pub problems: BTreeMap<String, Problem>,
 }
 
-/// One kind of thing that could not be used.
+/// One kind of problem.
 #[derive(Debug, Clone, Serialize)]
 pub struct Problem {
-    /// How many there were.
+    /// How often the problem occurred.
     pub count: u64,
     /// The first line of that kind, from 1.
     pub line: u64,
-    /// The beginning of its text.
+    /// The beginning of that line.
     pub example: String,
 }
 
 impl Coverage {
-    /// Counts something unusable; the first of each kind is kept as an example.
+    /// Counts a problem. The first of each kind is kept as an example.
     pub fn problem(&mut self, kind: &str, line: u64, text: &[u8]) {
         let kind = if self.problems.len() < KINDS_MAX || self.problems.contains_key(kind) {
             kind
@@ -48,7 +48,7 @@ impl Coverage {
         self.problems.entry(kind.to_owned()).or_insert_with(first).count += 1;
     }
 
-    /// Adds the account of another file.
+    /// Adds the counts of another file.
     pub(super) fn add(&mut self, other: &Coverage) {
         self.lines += other.lines;
         self.used += other.used;

@@ -1,21 +1,21 @@
-//! What a parser yields: one call, or the end of a task, as the trace shows it. Nothing is interpreted yet.
+//! A call or the end of a task, as a parser reads it from the trace. Nothing is interpreted yet.
 
-/// A line of the trace, or two that belong together.
+/// A line of the trace, or the two halves of an unfinished and resumed call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceEvent {
-    /// The thread id in the trace; 0 where the form shows none.
+    /// The thread id in the trace; 0 if the trace shows none.
     pub task: u32,
-    /// Nanoseconds since the epoch (or since the first line) at which the call was entered.
+    /// Time of entry, in nanoseconds since the epoch (or since the first line).
     pub start: u64,
-    /// The same at which it returned; equal to `start` where the trace does not tell.
+    /// Time of return, in the same unit. Equal to `start` if the trace does not show the duration.
     pub end: u64,
-    /// Of the line on which it began, from 1.
+    /// Number of the line on which the event began, from 1.
     pub line: u64,
-    /// What happened.
+    /// The kind of the event.
     pub what: EventKind,
 }
 
-/// What happened.
+/// The kind of the event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EventKind {
     /// A system call.
@@ -24,28 +24,29 @@ pub enum EventKind {
         name: String,
         /// Its arguments, as printed.
         args: Vec<Value>,
-        /// What it returned.
+        /// The result.
         result: Recorded,
     },
-    /// The task ended: by itself, or by a signal.
+    /// The task ended by itself or by a signal.
     Ended,
-    /// The task ended because another thread of its process called exec. That thread goes on under this task's number.
+    /// The task ended because another thread of its process called exec. That thread continues under this
+    /// task's number.
     Superseded {
-        /// The number of that thread until then.
+        /// The previous number of that thread.
         by: u32,
     },
 }
 
-/// What a call returned.
+/// The result of a call, as printed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Recorded {
     /// A number, and the note that `-y` prints beside a descriptor.
     Value(i64, Option<Vec<u8>>),
     /// An error, by name.
     Error(String),
-    /// It never returned, or the trace does not say.
+    /// The call never returned, or the trace omits the result.
     Unknown,
-    /// A signal interrupted it, and the kernel calls it again: the next call of the task goes on with it.
+    /// A signal interrupted the call, and the kernel restarts it. The task's next call continues it.
     Restarts,
 }
 
@@ -60,21 +61,21 @@ pub enum Value {
     Text {
         /// The bytes, escapes undone.
         bytes: Vec<u8>,
-        /// Whether that is all of it.
+        /// Whether `bytes` is the whole text.
         whole: bool,
     },
     /// `3</etc/passwd>`, `AT_FDCWD</srv>`: a number with a note.
     Descriptor {
         /// The number; `AT_FDCWD` is [`libc::AT_FDCWD`].
         number: i32,
-        /// What strace says that it is.
+        /// The file or object that strace prints beside the number.
         note: Vec<u8>,
     },
     /// `[a, b]`.
     List(Vec<Value>),
     /// `{a=1, b=2}`.
     Fields(Vec<(String, Value)>),
-    /// `...`, or something that could not be read.
+    /// `...`, or an argument that could not be read.
     Elided,
 }
 

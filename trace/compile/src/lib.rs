@@ -23,7 +23,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use trace_file::TraceError;
 
-/// Opens a trace or snapshot; compressed with gzip if its first bytes say so.
+/// Opens a trace or snapshot. Its first bytes show whether it is compressed with gzip.
 pub fn open_text(path: &Path) -> Result<Box<dyn Read>, TraceError> {
     let file = File::open(path).map_err(TraceError::io("opening", path))?;
     let mut file = BufReader::with_capacity(1 << 16, file);

@@ -1,8 +1,8 @@
-//! What the model says of an action to the orders: what it touches, and what it must wait for.
+//! An action as the model hands it to the orders: the resources it touches and its prerequisites.
 
 use trace_file::{Action, ActionId, Handle, Moment, Name, Rule};
 
-/// Something that actions share. Numbers are the model's; a file is its inode, never its name.
+/// A resource that actions share. The model numbers the files; a file is identified by inode, never by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Resource {
     /// A file's bytes; touched in ranges.
@@ -11,11 +11,11 @@ pub(crate) enum Resource {
     Size(u32),
     /// A file's mode, owner, times and count of links.
     Attributes(u32),
-    /// A name in a directory, there or not.
+    /// A name in a directory, present or absent.
     Name(u32, Name),
-    /// What a directory lists; its emptiness.
+    /// The list of a directory's names, and whether the list is empty.
     Listing(u32),
-    /// An open file description: its life and its position.
+    /// An open file description: its lifetime and position.
     Description(Handle),
     /// Locks on a file: ranges for byte-range locks.
     Locks(u32),
@@ -23,10 +23,10 @@ pub(crate) enum Resource {
     Flock(u32),
 }
 
-/// How a resource is touched.
+/// How an action touches a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TouchMode {
-    /// Its state decides the result. Commutes with `Read`.
+    /// The state of the resource decides the result. Commutes with `Read`.
     Read,
     /// Changes that commute with each other, such as names made in one directory.
     Update,
@@ -34,14 +34,14 @@ pub(crate) enum TouchMode {
     Write,
 }
 
-/// One touch, for orders that know what commutes.
+/// One touch of a resource, for orders that use commutativity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Touch {
-    /// What.
+    /// The resource.
     pub on: Resource,
-    /// How.
+    /// The mode.
     pub how: TouchMode,
-    /// Which bytes, from and up to; all of it for resources without ranges.
+    /// First byte, and the byte after the last. Resources without ranges have the whole range.
     pub range: (u64, u64),
 }
 
@@ -50,43 +50,44 @@ pub(crate) struct Touch {
 pub(crate) enum Series {
     /// A regular file, by inode.
     File(u32),
-    /// A path, by the directory and the name in it. An action also uses the paths of the directories on its way, so that
-    /// renaming a directory ends the paths below it. Generations follow from `SeriesRole`.
+    /// A path, by directory and name. An action also uses the paths of the directories on the way, so
+    /// renaming a directory ends the paths below it. `SeriesRole` determines the generations.
     Path(u32, Name),
     /// A descriptor, by table, number and generation.
     Descriptor(u64),
-    /// An open file description. Not in the paper: without it, a descriptor shared by processes closes too early.
+    /// An open file description. Not in the paper: without this series, a descriptor that processes share
+    /// closes too early.
     Description(Handle),
     /// An asynchronous request.
     Request(u32),
 }
 
-/// What an action is in a resource's series.
+/// The role of an action in a resource's series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SeriesRole {
-    /// The first: it makes the resource.
+    /// First: creates the resource.
     Create,
-    /// It uses the resource.
+    /// Uses the resource.
     Use,
-    /// The last: it ends the resource.
+    /// Last: ends the resource.
     Delete,
-    /// It saw that there is no such resource.
+    /// Found the resource absent.
     Absent,
 }
 
-/// An action that must come first, whatever rules are on: processes, pipes.
+/// An action that must come first in every order, whichever rules are on: processes, pipes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Prerequisite {
     /// The earlier action.
     pub on: ActionId,
-    /// Which moment of it.
+    /// The moment of the earlier action to wait for.
     pub moment: Moment,
-    /// Why.
+    /// The rule that asks for the wait.
     pub rule: Rule,
 }
 
 impl Resource {
-    /// The rule that orders touches of it.
+    /// The rule that orders touches of this resource.
     pub(crate) fn rule(self) -> Rule {
         match self {
             Resource::Bytes(_) => Rule::Bytes,
@@ -100,25 +101,26 @@ impl Resource {
     }
 }
 
-/// An action with what the orders need to know. It is streamed from the model to the orders and not kept.
+/// An action with the facts that the orders need. The model streams steps to the orders and does not keep
+/// them.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
-    /// What a replay sees.
+    /// The action as a replay gets it.
     pub action: Action,
     /// Touches for the order `weir`.
     pub touches: Vec<Touch>,
     /// Series for the order `root`.
     pub series: Vec<(Series, SeriesRole)>,
-    /// What comes first in every order.
+    /// Actions that come first in every order.
     pub needs: Vec<Prerequisite>,
-    /// What no later action can touch.
+    /// Resources that no later action can touch.
     pub gone: Vec<GoneResource>,
 }
 
-/// Something of which nothing is left: no later action touches it, and its number does not come back.
+/// A resource that no longer exists. No later action touches the resource, and its number is not reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GoneResource {
-    /// A file without names that nobody has open.
+    /// A file without names and without open descriptions.
     File(u32),
     /// An open file description after its last close.
     Description(Handle),

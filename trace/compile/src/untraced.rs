@@ -1,10 +1,10 @@
-//! What a program does behind the back of a trace of system calls.
+//! Counts the I/O of a program that a trace of system calls does not show.
 
 use crate::decode::has_flag;
 use crate::event::{EventKind, Recorded, TraceEvent, Value};
 use trace_file::UntracedIo;
 
-/// Counts what one event shows of it.
+/// Counts the io_uring rings and shared mappings that one event creates.
 pub(crate) fn count_untraced(unseen: &mut UntracedIo, event: &TraceEvent) {
     let EventKind::Call { name, args, result: Recorded::Value(..) } = &event.what else { return };
     let has = |at: usize, flag: &str| args.get(at).is_some_and(|value| has_flag(value, flag));

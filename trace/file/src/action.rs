@@ -1,81 +1,84 @@
-//! What the model makes of a call: something to execute or not, what it touches, and what it must wait for.
+//! The actions of a compiled trace: the operation to execute, if any, and the rules for waits.
 
 use crate::names::Name;
 use crate::op::{Handle, Op, Outcome};
 use serde::{Deserialize, Serialize};
 
-/// The number of an action: its place in the one order in which the model explains the trace.
+/// The number of an action: its place in the order in which the model explains the trace.
 pub type ActionId = u32;
 
 /// One call of the trace, as a replay sees it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Action {
-    /// The thread that makes it; threads are numbered by first appearance.
+    /// The thread that makes the call. Threads are numbered by first appearance.
     pub thread: u32,
-    /// Nanoseconds since the trace began: entry.
+    /// Time of entry, in nanoseconds since the trace began.
     pub start: u64,
-    /// Nanoseconds since the trace began: return.
+    /// Time of return, in nanoseconds since the trace began.
     pub end: u64,
     /// Line of the trace.
     pub line: u64,
     /// The call's name.
     pub name: Name,
-    /// Whether it is executed.
+    /// Whether a replay executes the call.
     pub fate: Fate,
-    /// What is executed; `Op::Nothing` unless `fate` says so.
+    /// The operation to execute. `Op::Nothing` unless `fate` is `Executed`.
     pub op: Op<Handle>,
-    /// What the program got.
+    /// The result that the program got.
     pub recorded: Outcome,
 }
 
-/// A sleep with a limit, which passed; and who would have ended it before, had they been faster.
+/// A sleep that reached its timeout, and the wake that would have ended the sleep early if other threads had
+/// been faster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Nap {
     /// The sleep.
     pub action: ActionId,
-    /// The wake that ended a later sleep of the same thread at the same place; the start of it counts.
+    /// The wake that ended a later sleep of the same thread at the same place. The start of the wake counts.
     pub ends_with: ActionId,
 }
 
-/// What a replay does with an action. Each is counted.
+/// The treatment of an action in a replay. Each kind is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Fate {
-    /// A call is made.
+    /// The replay makes the call.
     Executed,
-    /// The model knows what it does; nothing is left to execute.
+    /// The model follows the call, and nothing is left to execute.
     Modelled(Modelled),
-    /// It should be executed, and is not.
+    /// The replay leaves the call out, although it should be executed.
     Skipped(Skipped),
 }
 
-/// Why nothing is left to execute.
+/// The reason why nothing is left to execute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Modelled {
-    /// It changes which number stands for a file, and handles have no numbers.
+    /// The call changes the file behind a descriptor number, and handles have no numbers.
     Descriptors,
-    /// It makes, changes or ends a task.
+    /// The call makes, changes or ends a task.
     Process,
-    /// It works on a pipe, socket or other descriptor that is no file: an edge where the other side is in the trace.
+    /// The call works on a pipe, a socket or another descriptor that is not a file. If the trace shows the
+    /// other side, an edge stands for the call.
     NoFile,
-    /// It waits, or touches no file.
+    /// The call waits, or touches no file.
     Idle,
-    /// A lock through a description that another process's locks are held through already: one replay cannot hold both.
+    /// A lock through a description through which another process's locks are already held. One replay cannot
+    /// hold both.
     SharedLock,
 }
 
-/// Why something that should be executed is not.
+/// The reason why a replay leaves out a call that should be executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Skipped {
     /// No replay of this call exists, or its arguments could not be read.
     Unsupported,
-    /// The trace never shows where its descriptor comes from.
+    /// The trace never shows the origin of the call's descriptor.
     UnknownDescriptor,
-    /// It never returned in the trace.
+    /// The call never returned in the trace.
     NeverReturned,
 }
 
 impl Fate {
-    /// For people.
+    /// The text for reports.
     pub fn text(self) -> &'static str {
         match self {
             Fate::Executed => "executed",
@@ -93,12 +96,12 @@ impl Fate {
     }
 }
 
-/// What of the earlier action must have happened.
+/// The moment of the earlier action to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Moment {
-    /// It has begun.
+    /// The action has begun.
     Start,
-    /// It is done.
+    /// The action is done.
     End,
 }
 
@@ -125,7 +128,7 @@ pub enum Rule {
     Attributes,
     /// `weir`: a name in a directory.
     Name,
-    /// `weir`: what a directory lists.
+    /// `weir`: the list of a directory's names.
     Listing,
     /// `weir`: a description and its position.
     Description,
@@ -143,16 +146,18 @@ pub enum Rule {
     Temporal,
     /// `root`: a descriptor is made before it is used, and used before it is closed. Subsumed by `DescriptorSequence`.
     DescriptorStage,
-    /// `root`: every action in the order that explains the trace. Off unless asked for; subsumes all others.
+    /// `root`: every action in the order that explains the trace. Off by default; subsumes all other rules.
     ProgramSequence,
     /// Both: a descriptor is sent to another process before it is used there.
     Passed,
-    /// Both: a thread that sleeps (futex) goes on when another one wakes it, or ends.
+    /// Both: a thread that sleeps on a futex continues after a wake by another thread, or after that thread's
+    /// end.
     Wake,
 }
 
 impl Rule {
-    /// Rules that can be switched, in the order of the reports. A thread's own order cannot: the replay has a thread for it.
+    /// Rules that can be switched off, in the order of the reports. A thread's own order cannot be switched
+    /// off, because a replay has a thread for it.
     pub const SWITCHABLE: [Rule; 21] = [
         Rule::ProgramSequence,
         Rule::FileSequence,

@@ -1,4 +1,5 @@
-//! Some thousand actions in a row, with what they wait for: the unit in which a compiled trace is written and read.
+//! Blocks of a compiled trace: some thousand consecutive actions with their waits. The file is written and
+//! read block by block.
 
 use crate::action::{Action, Rule};
 use crate::contents::CompiledTrace;
@@ -7,38 +8,39 @@ use crate::order::{Order, Wait};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Actions of a block, and parts of actions that are lists: enough to compress well, and little beside everything else.
+/// Weight of a full block: actions plus the elements of their lists. Enough to compress well, and small
+/// beside the rest of the memory.
 const BLOCK_WEIGHT: usize = 1 << 14;
 
-/// Actions in a row.
+/// Consecutive actions with their waits.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ActionBlock {
     /// The actions.
     pub actions: Vec<Action>,
-    /// What they wait for, in each order.
+    /// The waits of the actions, for each order.
     pub waits: Vec<BlockWaits>,
 }
 
-/// What the actions of a block wait for in one order.
+/// The waits of a block's actions in one order.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BlockWaits {
-    /// Of each action, how many of `waits` are its own.
+    /// For each action, how many of `waits` belong to it.
     pub counts: Vec<u32>,
     /// All waits, by waiting action.
     pub waits: Vec<Wait>,
 }
 
-/// What comes after the last block.
+/// The part of the file after the last block.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FileTail {
-    /// Everything else of the compiled trace; without actions, and with orders that have a name only.
+    /// The rest of the compiled trace, without actions. Its orders have only names.
     pub rest: CompiledTrace,
-    /// Of each order, how many edges each rule asked for.
+    /// For each order, how many edges each rule asked for.
     pub asked: Vec<BTreeMap<Rule, u64>>,
 }
 
 impl BlockWaits {
-    /// Of each action, what it waits for.
+    /// The waits of each action.
     pub fn each(&self) -> impl Iterator<Item = &[Wait]> {
         let mut left = &self.waits[..];
         self.counts.iter().map(move |count| {
@@ -63,7 +65,8 @@ impl ActionBlock {
     }
 }
 
-/// Cuts a row of actions into blocks. Where it cuts depends on the actions alone, so the same actions give the same bytes.
+/// Cuts consecutive actions into blocks. Only the actions decide where, so the same actions give the same
+/// bytes.
 #[derive(Debug, Default)]
 pub struct BlockCutter {
     block: ActionBlock,
@@ -85,7 +88,7 @@ impl BlockCutter {
         })
     }
 
-    /// What is left, unless that is nothing.
+    /// The remaining actions as a last block, if any are left.
     pub fn finish(self) -> Option<ActionBlock> {
         (!self.block.actions.is_empty()).then_some(self.block)
     }
@@ -101,7 +104,7 @@ fn parts(op: &Op<u32>) -> usize {
 }
 
 impl CompiledTrace {
-    /// Adds a block's actions behind those that are there, and what they wait for in its orders.
+    /// Appends a block's actions, and their waits to its orders.
     pub fn append(&mut self, block: ActionBlock) {
         self.actions.extend(block.actions);
         self.orders.resize_with(self.orders.len().max(block.waits.len()), || Order {
@@ -118,7 +121,7 @@ impl CompiledTrace {
         }
     }
 
-    /// The whole compiled trace, of the blocks that were appended and of what came after them.
+    /// The whole compiled trace, made of the appended blocks and the tail.
     pub fn complete(self, tail: FileTail) -> CompiledTrace {
         let CompiledTrace { about, names, tree, inherited, orders, .. } = tail.rest;
         let begun = self.orders.into_iter().map(Some).chain(std::iter::repeat_with(|| None));

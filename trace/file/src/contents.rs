@@ -1,4 +1,4 @@
-//! What a compiled trace holds.
+//! The contents of a compiled trace.
 
 use crate::action::{Action, Fate, Nap};
 use crate::error::TraceError;
@@ -10,10 +10,10 @@ use crate::untraced::UntracedIo;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Everything that a replay needs.
+/// A compiled trace: all that a replay needs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CompiledTrace {
-    /// Where it comes from, and how much of the trace it covers.
+    /// The origin, and how much of the trace the file covers.
     pub about: TraceOrigin,
     /// All byte strings.
     pub names: Names,
@@ -23,20 +23,20 @@ pub struct CompiledTrace {
     pub inherited: Vec<InheritedHandle>,
     /// All actions, in an order that explains the trace's results.
     pub actions: Vec<Action>,
-    /// What they wait for, in each order that was compiled.
+    /// The waits of the actions, in each order that was compiled.
     pub orders: Vec<Order>,
 }
 
-/// Where a compiled trace comes from.
+/// The origin of a compiled trace, and counts of its problems.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TraceOrigin {
     /// The trace's file name.
     pub trace: String,
-    /// How many threads it shows.
+    /// Number of threads.
     pub threads: u32,
-    /// How many open file descriptions it makes, the inherited ones among them.
+    /// Number of open file descriptions, including the inherited ones.
     pub handles: u32,
-    /// How many asynchronous requests it makes.
+    /// Number of asynchronous requests.
     pub requests: u32,
     /// Lines of the trace.
     pub lines: u64,
@@ -44,32 +44,32 @@ pub struct TraceOrigin {
     pub used: u64,
     /// Calls that never ended.
     pub unfinished: u64,
-    /// What could not be used: kind, how often, first line.
+    /// Problems with lines and calls: kind, count, first line.
     pub problems: Vec<(String, u64, u64)>,
-    /// What contradicted the model.
+    /// Contradictions that the model repaired.
     pub repairs: ModelRepairs,
-    /// Lines of the first races among them.
+    /// Lines of the first races.
     pub races: Vec<u64>,
-    /// What the program did that the trace cannot show.
+    /// I/O of the program that the trace cannot show.
     pub unseen: UntracedIo,
-    /// What the tracer adds between two calls, as far as known.
+    /// The time that the tracer adds between two calls, if known.
     pub tracer: TracerCost,
-    /// Sleeps that end early in a replay in which others are faster.
+    /// Sleeps that end early in a replay in which other threads are faster.
     pub naps: Vec<Nap>,
 }
 
 /// Contradictions between trace and model, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelRepairs {
-    /// Files that something outside of the trace must have made or removed.
+    /// Files that a process outside of the trace must have made or removed.
     pub outside: u64,
-    /// Descriptors that the trace shows in use, and nobody saw being made.
+    /// Descriptors in use whose opening the trace does not show.
     pub descriptors: u64,
     /// Calls whose result no order of overlapping calls explains.
     pub races: u64,
-    /// Overlapping calls that were put into another order than that of their ends, to explain a result.
+    /// Overlapping calls that were reordered against the order of their ends, to explain a result.
     pub reordered: u64,
-    /// Calls whose lines came so late that others, which took effect after them, were applied already.
+    /// Calls whose lines came after later calls had already been applied.
     pub late: u64,
 }
 
@@ -85,34 +85,34 @@ pub struct InheritedHandle {
 /// A file of the initial tree.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct InitialFile {
-    /// Absolute, within the target.
+    /// The absolute path, within the target.
     pub path: Name,
-    /// What it is.
+    /// The kind of file.
     pub kind: InitialKind,
     /// Permission bits.
     pub mode: u32,
     /// Extended attributes: names and sizes.
     pub attributes: Box<[(Name, u32)]>,
-    /// Where a regular file has no bytes: starts and lengths.
+    /// Holes of a regular file: starts and lengths in bytes.
     pub holes: Box<[(u64, u64)]>,
 }
 
-/// What an initial file is.
+/// The kind of an initial file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum InitialKind {
     /// A directory.
     Directory,
-    /// A regular file of that many bytes.
+    /// A regular file, with its size in bytes.
     File(u64),
-    /// A symbolic link to that.
+    /// A symbolic link, with its target.
     Link(Name),
-    /// Another name of a file that comes before it.
+    /// A hard link to a file that comes before it.
     HardLink(Name),
     /// A stand-in for a device or another special file.
     Special(Device),
 }
 
-/// Devices that a tree can hold; all others are stood in for by files.
+/// Special files that a tree can hold. Regular files stand for all other devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Device {
     /// /dev/null.
@@ -121,7 +121,7 @@ pub enum Device {
     Zero,
     /// Random bytes that never block.
     Random,
-    /// A socket that nobody listens to: it cannot be opened.
+    /// A socket without a listener, which cannot be opened.
     Socket,
 }
 
@@ -133,7 +133,7 @@ impl CompiledTrace {
         found.ok_or_else(|| TraceError::NoOrder { name: name.into(), has: has() })
     }
 
-    /// How many actions have each fate.
+    /// The number of actions with each fate.
     pub fn fates(&self) -> BTreeMap<Fate, u64> {
         let mut fates = BTreeMap::new();
         for action in &self.actions {

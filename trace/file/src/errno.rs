@@ -1,9 +1,9 @@
 //! The kernel's names for errors.
 
-/// The number of an error by name. Restarts are none: the call comes again, or goes on.
+/// The number of an error by name. `None` for restarts: their calls come again or continue.
 pub fn errno(name: &str) -> Option<i32> {
     let known = ERRORS.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-    // Errors that strace has no name for: `(errno 3000)`, and `ERRNO_523` in older ones.
+    // Errors without a name in strace: `(errno 3000)`, or `ERRNO_523` in older versions.
     let number = name.strip_prefix("ERRNO_").unwrap_or(name);
     known.or_else(|| number.parse().ok().filter(|number| *number > 0))
 }
@@ -151,7 +151,7 @@ const ERRORS: &[(&str, i32)] = &[
     ("ENOTRECOVERABLE", libc::ENOTRECOVERABLE),
     ("ERFKILL", libc::ERFKILL),
     ("EHWPOISON", libc::EHWPOISON),
-    // The kernel's own, which libc does not have, and which reach programs through its mistakes.
+    // Kernel-internal errors, which libc lacks. Kernel bugs let them reach programs.
     ("EBADHANDLE", 521),
     ("ENOTSYNC", 522),
     ("EBADCOOKIE", 523),

@@ -1,4 +1,4 @@
-//! What can go wrong: what, where, and the next step.
+//! The errors of recording, compiling and replaying. Each says what failed, where, and the next step.
 
 use std::borrow::Cow;
 use std::io;
@@ -58,7 +58,7 @@ pub enum TraceError {
 }
 
 impl TraceError {
-    /// The next step.
+    /// The next step for the user.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         let help = match self {
             TraceError::Io { .. } => "check that it exists and may be used",
@@ -91,7 +91,7 @@ impl TraceError {
         Some(help.into())
     }
 
-    /// Whether the target is the reason: it is full, read-only, lacks a feature, or may not be used.
+    /// Whether the target is the reason: it is full, read-only, forbidden, or lacks a feature.
     pub fn is_about_the_target(&self) -> bool {
         matches!(
             self,
@@ -103,13 +103,13 @@ impl TraceError {
         )
     }
 
-    /// Something that the target did not do.
+    /// Makes an error about an operation that failed on the target.
     pub fn target(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> TraceError {
         let path = path.into();
         move |source| TraceError::Target { doing, path, source }
     }
 
-    /// An I/O error with what was being done to what.
+    /// Adds the operation and the path to an I/O error.
     pub fn io(doing: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> TraceError {
         let path = path.into();
         move |source| TraceError::Io { doing, path, source }

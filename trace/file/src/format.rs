@@ -1,5 +1,5 @@
-//! The bytes of a compiled trace; FORMAT.md describes them. A file is written and read from its begin to its end, block by
-//! block, so that a long trace needs no more memory than a short one.
+//! Reads and writes the bytes of a compiled trace, which FORMAT.md describes. Both work from the beginning to
+//! the end, block by block, so a long trace needs no more memory than a short one.
 
 use crate::action::Rule;
 use crate::block::{ActionBlock, BlockCutter, FileTail};
@@ -24,7 +24,7 @@ pub struct CompiledTraceWriter<W> {
 }
 
 impl<W: Write> CompiledTraceWriter<W> {
-    /// Begins with the names of the orders.
+    /// Begins a file: writes the names of the orders.
     pub fn new(mut out: W, orders: &[&str]) -> io::Result<CompiledTraceWriter<W>> {
         out.write_all(&MAGIC)?;
         out.write_all(&VERSION.to_le_bytes())?;
@@ -33,12 +33,12 @@ impl<W: Write> CompiledTraceWriter<W> {
         Ok(CompiledTraceWriter { out })
     }
 
-    /// Writes the next block. One without actions would end the row of them.
+    /// Writes the next block. An empty block is left out, because it would end the sequence of blocks.
     pub fn block(&mut self, block: &ActionBlock) -> io::Result<()> {
         if block.actions.is_empty() { Ok(()) } else { write_section(block, &mut self.out) }
     }
 
-    /// Ends the row of blocks, and writes the rest.
+    /// Ends the sequence of blocks, and writes the tail.
     pub fn finish(mut self, tail: &FileTail) -> io::Result<W> {
         let FileTail { rest, asked } = tail;
         write_section(&ActionBlock::default(), &mut self.out)?;
@@ -82,8 +82,8 @@ pub(crate) fn write<W: Write>(compiled: &CompiledTrace, out: W) -> io::Result<W>
     writer.finish(&FileTail { rest, asked })
 }
 
-/// Reads a compiled trace, checks it, and gives its blocks to `each` with the orders' names. Nothing may be concluded from the blocks
-/// before all of it was read: what they refer to comes after them.
+/// Reads a compiled trace, checks it, and passes its blocks to `each` with the orders' names. Do not rely on
+/// the blocks until this function returns: their references are checked at the end of the file.
 pub(crate) fn read(
     input: &mut impl Read,
     path: &Path,
@@ -122,14 +122,14 @@ pub(crate) fn read(
 }
 
 impl CompiledTrace {
-    /// Reads a compiled trace and checks it: a file that is not as it was written is refused.
+    /// Reads a compiled trace and checks it. A damaged file is refused.
     pub fn read(path: &Path) -> Result<CompiledTrace, TraceError> {
         let mut compiled = CompiledTrace::default();
         let tail = read(&mut open(path)?, path, |_, block| compiled.append(block))?;
         Ok(compiled.complete(tail))
     }
 
-    /// Writes it. The same trace gives the same bytes.
+    /// Writes the compiled trace. The same trace gives the same bytes.
     pub fn write(&self, path: &Path) -> Result<(), TraceError> {
         let wrong = |error| TraceError::io("writing", path)(error);
         let file = File::create(path).map_err(TraceError::io("creating", path))?;

@@ -1,4 +1,4 @@
-//! What a compiled trace holds, counted block by block.
+//! The counts of a compiled trace, taken block by block.
 
 use crate::action::{Fate, Rule};
 use crate::contents::TraceOrigin;
@@ -7,48 +7,48 @@ use crate::format;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What a compiled trace holds.
+/// The counts of a compiled trace.
 #[derive(Debug, Clone, Default)]
 pub struct TraceInventory {
-    /// Where it comes from.
+    /// The origin of the trace.
     pub about: TraceOrigin,
-    /// How many actions there are.
+    /// Number of actions.
     pub actions: u64,
-    /// How many of them have each fate.
+    /// Number of actions with each fate.
     pub fates: BTreeMap<Fate, u64>,
-    /// Each order.
+    /// The counts of each order.
     pub orders: Vec<OrderInventory>,
-    /// How many files are there before the first action.
+    /// Number of files before the first action.
     pub initial_files: usize,
-    /// How many descriptions are open before the first action.
+    /// Number of open descriptions before the first action.
     pub inherited: usize,
 }
 
-/// What an order holds.
+/// The counts of an order.
 #[derive(Debug, Clone, Default)]
 pub struct OrderInventory {
     /// Its name.
     pub name: String,
-    /// How many edges each rule asked for.
+    /// Number of edges that each rule asked for.
     pub asked: BTreeMap<Rule, u64>,
-    /// How many of them were kept.
+    /// Number of edges kept, by rule.
     pub kept: BTreeMap<Rule, u64>,
-    /// Nanoseconds of the trace between the two ends of an edge, on average.
+    /// Mean time between the two ends of an edge in the trace, in nanoseconds.
     pub mean_length_ns: u64,
 }
 
 impl OrderInventory {
-    /// How many edges were kept.
+    /// Number of edges kept.
     pub fn edges(&self) -> u64 {
         self.kept.values().sum()
     }
 }
 
 impl TraceInventory {
-    /// Reads all of a compiled trace, checks it, and keeps the counts.
+    /// Reads and checks a whole compiled trace, and keeps only the counts.
     pub fn read(path: &Path) -> Result<TraceInventory, TraceError> {
         let mut inventory = TraceInventory::default();
-        // When each action returned: edges may come from far back.
+        // Time of return of each action, because edges may come from far back.
         let mut ends = Vec::new();
         let mut lengths = Vec::new();
         let tail = format::read(&mut format::open(path)?, path, |_, block| {

@@ -7,20 +7,20 @@ use std::hash::{BuildHasher, RandomState};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Name(pub u32);
 
-/// All byte strings of a trace or compiled trace. A long trace has millions of them, so that they lie behind each other: each costs
-/// its bytes and 18 more.
+/// All byte strings of a trace or compiled trace. A long trace has millions, so they are stored one after the
+/// other. Each costs its bytes and 18 more.
 #[derive(Debug, Clone, Default)]
 pub struct Names {
     text: Vec<u8>,
-    /// Where each ends in `text`; it begins where the one before it ends.
+    /// The end of each string in `text`. A string begins at the end of the one before.
     ends: Vec<u64>,
-    /// A hash table of names: one more than the number, 0 for none. At most half of it is taken.
+    /// A hash table of names: number plus one, or 0 for an empty slot. At most half of the slots are taken.
     slots: Vec<u32>,
     hash: RandomState,
 }
 
 impl Names {
-    /// The name of these bytes, which is always the same one.
+    /// The name of these bytes. The same bytes always have the same name.
     pub fn intern(&mut self, bytes: &[u8]) -> Name {
         if self.slots.len() <= 2 * self.ends.len() {
             self.grow();
@@ -36,7 +36,7 @@ impl Names {
         }
     }
 
-    /// Where these bytes are in the table, or would be.
+    /// The slot of these bytes in the table, or the empty slot where they belong.
     fn slot(&self, bytes: &[u8]) -> usize {
         let mut slot = self.hash.hash_one(bytes) as usize;
         loop {
@@ -63,34 +63,34 @@ impl Names {
         }
     }
 
-    /// The bytes of a name that came from here.
+    /// The bytes of a name of this table.
     pub fn bytes(&self, name: Name) -> &[u8] {
         let at = name.0 as usize;
         let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.text[start as usize..self.ends[at] as usize]
     }
 
-    /// For people: bytes that are not UTF-8 are replaced.
+    /// The text of a name for reports. Bytes that are not UTF-8 are replaced.
     pub fn show(&self, name: Name) -> String {
         String::from_utf8_lossy(self.bytes(name)).into_owned()
     }
 
-    /// How many there are; names are numbered from 0.
+    /// Number of names. They are numbered from 0.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// All of them, by number.
+    /// All byte strings, by number.
     pub fn all(&self) -> Vec<&[u8]> {
         (0..self.ends.len() as u32).map(|name| self.bytes(Name(name))).collect()
     }
 
-    /// Those numbers for these bytes, even if some are there twice.
+    /// A table in which each byte string has the number of its place, even if some occur twice.
     pub fn from_all(all: impl IntoIterator<Item = Box<[u8]>>) -> Names {
         let mut names = Names::default();
         for bytes in all {

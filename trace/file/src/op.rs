@@ -1,32 +1,32 @@
-//! Typed operations. Each exists with two kinds of files: descriptors as the traced process numbered them, before the
-//! model, and the model's handles ([`Handle`]) in a compiled trace.
+//! Typed operations. Before the model, an operation refers to files by the traced process's descriptor
+//! numbers; in a compiled trace, by handle ([`Handle`]).
 
 use crate::names::Name;
 use serde::{Deserialize, Serialize};
 
-/// An open file description of a compiled trace; numbered from 0 and never used again.
+/// An open file description of a compiled trace. Handles are numbered from 0 and never reused.
 pub type Handle = u32;
-/// No handle: of a place, that its path is absolute; of a failed open, that nothing was opened.
+/// No handle. In a place: the path is absolute. In a failed open: nothing was opened.
 pub const NO_HANDLE: Handle = Handle::MAX;
 
-/// What a call returned.
+/// The result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {
     /// Success, with the value.
     Value(i64),
     /// An error, by the kernel's number.
     Error(i32),
-    /// It never returned, or nobody knows.
+    /// The call never returned, or its result is unknown.
     Unknown,
 }
 
 impl Outcome {
-    /// Whether it is known to have succeeded.
+    /// Whether the call is known to have succeeded.
     pub fn succeeded(self) -> bool {
         matches!(self, Outcome::Value(_))
     }
 
-    /// The value of a success that is not negative; 0 otherwise.
+    /// The value of a success if not negative; 0 otherwise.
     pub fn bytes(self) -> u64 {
         match self {
             Outcome::Value(value) => value.max(0) as u64,
@@ -35,27 +35,29 @@ impl Outcome {
     }
 }
 
-/// Where a file is: a path, and what it starts from if it is relative. An empty path is the descriptor itself.
+/// Where a file is: a path, and the directory from which a relative path starts. An empty path means the
+/// descriptor itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place<D> {
-    /// Where a relative path starts.
+    /// The directory from which a relative path starts.
     pub dir: D,
     /// The path, as the program gave it.
     pub path: Name,
 }
 
-/// What a program saw of a file's attributes.
+/// The attributes of a file that a program saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     /// Kind and permissions, as in `st_mode`.
     pub mode: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Its number in the traced file system; 0 if the trace does not show it. Only the model needs it: 0 in a compiled trace.
+    /// The inode number in the traced file system; 0 if the trace does not show it. Only the model needs the
+    /// number: it is 0 in a compiled trace.
     pub inode: u64,
 }
 
-/// What a synchronisation covers.
+/// The kind of a synchronisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SyncKind {
     /// fsync.
@@ -64,24 +66,24 @@ pub enum SyncKind {
     Data,
     /// syncfs.
     FileSystem,
-    /// sync_file_range: these bytes.
+    /// sync_file_range, with start and length.
     Range(u64, u64),
-    /// F_FULLFSYNC of another platform: durable, whatever its fsync means.
+    /// F_FULLFSYNC of another platform: always durable, whatever fsync means in the replay.
     Full,
 }
 
-/// What a lock call asks for.
+/// The kind of lock that a call asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockKind {
     /// Shared with other readers.
     Shared,
-    /// For one only.
+    /// Exclusive.
     Exclusive,
-    /// Give it back.
+    /// Release the lock.
     Unlock,
 }
 
-/// To whom a byte-range lock belongs.
+/// The owner of a byte-range lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LockOwner {
     /// The process (F_SETLK).
@@ -95,20 +97,20 @@ pub enum LockOwner {
 pub struct Request<D> {
     /// The file.
     pub on: D,
-    /// Which way.
+    /// The kind of request.
     pub kind: RequestKind,
-    /// Where it starts, in bytes.
+    /// Start, in bytes.
     pub start: u64,
-    /// How many bytes.
+    /// Length, in bytes.
     pub bytes: u64,
 }
 
-/// Which way an asynchronous request goes.
+/// The kind of an asynchronous request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RequestKind {
-    /// From the file.
+    /// Reads from the file.
     Read,
-    /// To the file.
+    /// Writes to the file.
     Write,
     /// fsync or fdatasync.
     Sync,
@@ -120,15 +122,15 @@ pub enum RequestKind {
 pub enum Op<D> {
     /// Nothing to execute.
     Nothing,
-    /// open, openat, openat2, creat. `made` is what it returned.
+    /// open, openat, openat2, creat. `made` is the handle of the opened file.
     Open {
         at: Place<D>,
         flags: u32,
         mode: u32,
         made: D,
     },
-    /// Closes of last references: by close, dup2, exec, or the end of a process. Those in `unlocked` stay open and lose the
-    /// byte-range locks taken through them.
+    /// Closes the last references: by close, dup2, exec, or the end of a process. Descriptions in `unlocked`
+    /// stay open and lose the byte-range locks taken through them.
     Close {
         all: Box<[D]>,
         unlocked: Box<[D]>,
@@ -236,7 +238,7 @@ pub enum Op<D> {
         on: D,
         kind: LockKind,
     },
-    /// fcntl's locks. In a compiled trace, `on` is the description through which their owner holds them.
+    /// fcntl locks. In a compiled trace, `on` is the description through which the owner holds its locks.
     Lock {
         on: D,
         kind: LockKind,
@@ -263,12 +265,13 @@ pub enum Op<D> {
         context: u32,
         requests: Box<[u32]>,
     },
-    /// chdir; `made` stands for the new working directory.
+    /// chdir. `made` is the handle of the new working directory.
     ChangeDir {
         at: Place<D>,
         made: D,
     },
-    /// mknod, and bind to a name. Only regular files and sockets are what they say: for all else there is a stand-in.
+    /// mknod, and bind to a name. Regular files and sockets are made as such; a stand-in replaces all other
+    /// kinds.
     MakeNode {
         at: Place<D>,
         mode: u32,
@@ -292,7 +295,7 @@ pub enum Op<D> {
         on: D,
         flags: u32,
     },
-    /// getxattr and its family; no bytes: only the size is asked for.
+    /// getxattr and its family. Zero bytes: only the size is asked for.
     GetAttribute {
         at: Place<D>,
         follow: bool,
@@ -316,7 +319,7 @@ pub enum Op<D> {
         follow: bool,
         name: Name,
     },
-    /// exchangedata of another platform: two names exchange their files.
+    /// exchangedata of another platform: exchanges the files of two names.
     Exchange {
         one: Place<D>,
         other: Place<D>,

@@ -1,19 +1,19 @@
-//! What an operation refers to: one table, for whoever checks, renumbers or compares that.
+//! The operands of an operation, in one table for code that checks, renumbers or compares them.
 
 use crate::action::Action;
 use crate::names::Name;
 use crate::op::{Op, Place};
 
-/// One table, to look at parts and to change them.
+/// Makes the table twice: to read operands and to change them.
 macro_rules! operands {
     ($(#[$doc:meta])* $part:ident, $(#[$how:meta])* $visit:ident $(, $mutable:tt)?) => {
         $(#[$doc])*
         pub enum $part<'a, D> {
-            /// Where a file is.
+            /// The place of a file.
             Place(&'a $($mutable)? Place<D>),
             /// A descriptor or handle.
             Handle(&'a $($mutable)? D),
-            /// A name that is not a place's: the target of a link, an attribute.
+            /// A name outside of a place: the target of a link, an attribute.
             Name(&'a $($mutable)? Name),
             /// An asynchronous context.
             Context(&'a $($mutable)? u32),
@@ -92,20 +92,20 @@ macro_rules! operands {
 }
 
 operands!(
-    /// A part of an operation.
+    /// An operand.
     Operand,
-    /// Gives each part, in the order of the arguments.
+    /// Calls a function with each operand, in the order of the arguments.
     operands
 );
 operands!(
-    /// A part of an operation, to be changed.
+    /// An operand that can be changed.
     OperandMut,
-    /// The same, to be changed.
+    /// Calls a function with each operand, which the function may change.
     operands_mut,
     mut
 );
 
-/// The names in an action's operation.
+/// Calls `name` with each name in an action's operation.
 pub fn names_of(action: &Action, mut name: impl FnMut(Name)) {
     action.op.operands(|part| match part {
         Operand::Place(at) => name(at.path),

@@ -1,34 +1,34 @@
-//! A finished order.
+//! A finished order of a compiled trace.
 
 use crate::action::{ActionId, Moment, Rule};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A finished order: what each action waits for.
+/// A finished order: the waits of each action.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Order {
     /// Its name: `weir`, `root`.
     pub name: String,
-    /// Of action `i`, the waits are `waits[begins[i]..begins[i + 1]]`.
+    /// The waits of action `i` are `waits[begins[i]..begins[i + 1]]`.
     pub begins: Vec<u32>,
     /// All waits, by waiting action.
     pub waits: Vec<Wait>,
-    /// How many edges each rule asked for, before the reduction; thread order is not among them.
+    /// Number of edges that each rule asked for, before the reduction. Thread order is not included.
     pub asked: BTreeMap<Rule, u64>,
 }
 
-/// One wait, as a replay keeps it: until a thread has come so far.
+/// One wait for a moment of an earlier action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
     /// The action waited for.
     pub on: ActionId,
-    /// Which moment of it.
+    /// The moment of that action.
     pub moment: Moment,
-    /// Why.
+    /// The rule that asks for the wait.
     pub rule: Rule,
 }
 
-/// An edge, for people and tests.
+/// An edge, for reports and tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Edge {
     /// The earlier action.
@@ -40,7 +40,7 @@ pub struct Edge {
 }
 
 impl Order {
-    /// What an action waits for.
+    /// The waits of an action.
     pub fn of(&self, action: ActionId) -> &[Wait] {
         let at = action as usize;
         match (self.begins.get(at), self.begins.get(at + 1)) {
@@ -55,7 +55,7 @@ impl Order {
             .flat_map(|to| self.of(to).iter().map(move |wait| Edge { from: wait.on, to, wait: *wait }))
     }
 
-    /// How many edges are kept, by rule.
+    /// Number of edges kept, by rule.
     pub fn kept(&self) -> BTreeMap<Rule, u64> {
         let mut kept = BTreeMap::new();
         for wait in &self.waits {
@@ -64,7 +64,8 @@ impl Order {
         kept
     }
 
-    /// Whether every edge runs forward in an order that every thread's actions keep too, so that there is no cycle.
+    /// Whether every edge runs forward in the order of the actions, which every thread keeps, too. Then there
+    /// is no cycle.
     pub fn is_acyclic(&self, actions: usize) -> bool {
         let shape = self.begins.len() == actions + 1
             && self.begins.windows(2).all(|pair| pair[0] <= pair[1])

@@ -1,4 +1,4 @@
-//! A piece of a file: its length, a checksum, and one value, packed.
+//! A section of a file: its length, a checksum, and one packed value.
 
 use crate::error::TraceError;
 use serde::Serialize;
@@ -6,9 +6,9 @@ use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// What one section may grow to when it is unpacked. Against hostile files.
+/// Maximum size of an unpacked section, in bytes. The limit stops hostile files.
 const SECTION_BYTES_MAX: u64 = 16 << 30;
-/// Fast, and within a few per cent of the slower levels on these records.
+/// Compression level: fast, and within a few per cent of the slower levels on these records.
 const LEVEL: i32 = 3;
 
 /// Writes one section.

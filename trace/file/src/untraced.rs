@@ -1,18 +1,18 @@
-//! What a program does behind the back of a trace of system calls.
+//! I/O of a program that a trace of system calls does not show.
 
 use serde::{Deserialize, Serialize};
 
-/// Work that a trace shows to exist, and not what it is. A replay leaves it out.
+/// Counts of I/O whose existence a trace shows, but not its contents. A replay leaves such I/O out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UntracedIo {
-    /// io_uring rings: their requests are in shared memory.
+    /// io_uring rings, whose requests are in shared memory.
     pub rings: u64,
-    /// Mappings of files that may be stored to, and that others see.
+    /// Writable shared mappings of files.
     pub shared_mappings: u64,
 }
 
 impl UntracedIo {
-    /// For people, one sentence each.
+    /// The warnings for users, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let UntracedIo { rings, shared_mappings } = self;
         let ring = (*rings > 0).then(|| {

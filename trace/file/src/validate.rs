@@ -1,4 +1,4 @@
-//! What a compiled trace must hold to before anything trusts its numbers: a checksum does not stop a hostile author.
+//! Checks a compiled trace before any code trusts its numbers. A checksum does not stop a hostile author.
 
 use crate::action::Action;
 use crate::block::{ActionBlock, FileTail};
@@ -9,18 +9,20 @@ use crate::op::{Handle, NO_HANDLE, Op};
 use crate::operands::Operand;
 use std::path::Path;
 
-/// Tasks of a trace: a replay has a thread for each, and Linux has four million at most, at one time and of all programs. One takes
-/// about half a kilobyte here.
+/// Maximum number of tasks in a trace. A replay has a thread for each, and Linux has at most four million in
+/// all programs. One takes about half a kilobyte here.
 pub const TASKS_MAX: u32 = 1 << 20;
-/// Descriptions and requests: one action makes at most one of the former, and the kernel limits the latter.
+/// Maximum number of descriptions and requests for each action. An action makes at most one description, and
+/// the kernel limits requests.
 const PER_ACTION_MAX: u64 = 1 << 16;
 
-/// Looks at a compiled trace as it is read. What blocks refer to comes after them, so the highest numbers are kept until then.
+/// Checks a compiled trace while it is read. Blocks refer to later parts of the file, so the validator keeps
+/// the highest numbers until then.
 pub(crate) struct Validator<'a> {
     path: &'a Path,
     orders: usize,
     actions: u64,
-    /// One more than the highest that came up.
+    /// One more than the highest number seen.
     names: u64,
     threads: u64,
     handles: u64,
@@ -36,7 +38,7 @@ impl<'a> Validator<'a> {
         TraceError::Contents { path: self.path.into(), section, why: why.into() }
     }
 
-    /// The next block: its waits belong to its actions and run backwards in time.
+    /// Checks the next block: its waits belong to its actions and lead to earlier actions.
     pub(crate) fn block(&mut self, block: &ActionBlock) -> Result<(), TraceError> {
         let first = self.actions;
         self.actions += block.actions.len() as u64;
@@ -59,7 +61,7 @@ impl<'a> Validator<'a> {
     fn action(&mut self, action: &Action) {
         self.threads = self.threads.max(u64::from(action.thread) + 1);
         self.names = self.names.max(u64::from(action.name.0) + 1);
-        // The first of a batch of none is the next batch's, and there may be no next one.
+        // The first number of an empty batch belongs to the next batch, which may not exist.
         let refused = matches!(&action.op, Op::Submit { requests, .. } if requests.is_empty());
         action.op.operands(|part| match part {
             Operand::Place(at) => {
@@ -73,19 +75,19 @@ impl<'a> Validator<'a> {
             }
             Operand::Request(_) | Operand::Context(_) => {}
         });
-        // Those behind the first have the numbers that follow.
+        // The other requests have the numbers that follow.
         if let Op::Submit { first, requests, .. } = &action.op {
             self.requests = self.requests.max(u64::from(*first) + requests.len() as u64);
         }
     }
 
-    /// Everything else: what came up must be there.
+    /// Checks the tail: every number seen must exist.
     pub(crate) fn finish(&self, tail: &FileTail) -> Result<(), TraceError> {
         let CompiledTrace { about, names, tree, inherited, .. } = &tail.rest;
         if tail.asked.len() != self.orders {
             return Err(self.wrong("about", "orders without counts"));
         }
-        // An action shows its own thread, and makes another one at most.
+        // An action shows its own thread, and makes at most one other.
         if about.threads > TASKS_MAX || u64::from(about.threads) > 2 * self.actions {
             return Err(self.wrong("about", "more threads than actions can make"));
         }
@@ -120,7 +122,7 @@ impl<'a> Validator<'a> {
     }
 }
 
-/// One more than a handle's number; nothing for none.
+/// One more than a handle's number; 0 for no handle.
 fn above(handle: Handle) -> u64 {
     if handle == NO_HANDLE { 0 } else { u64::from(handle) + 1 }
 }

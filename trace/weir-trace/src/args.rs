@@ -213,19 +213,19 @@ pub(crate) struct CompareArgs {
     /// Reports
     #[arg(required = true, num_args = 2.., value_name = "REPORT")]
     pub(crate) reports: Vec<PathBuf>,
-    /// As one JSON object, for scripts
+    /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// Say what an action is, and what it waits for in each order
+/// Show an action and its waits in each order
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
     /// A compiled trace
     pub(crate) compiled: PathBuf,
     /// The action's number, as reports give it
     pub(crate) action: u32,
-    /// As one JSON object, for scripts
+    /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
 }

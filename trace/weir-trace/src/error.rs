@@ -29,7 +29,7 @@ impl ProgramError {
         }
     }
 
-    /// The next step.
+    /// The next step for the user.
     pub(crate) fn help(&self) -> Option<Cow<'static, str>> {
         match self {
             ProgramError::Trace(error) => error.help(),

@@ -5,7 +5,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use trace_file::{ModelRepairs, Rule, TraceError, TraceInventory};
 
-/// Races that are named for people; `--json` has more.
+/// Maximum number of races that are listed; `--json` has more.
 const RACES_SHOWN_MAX: usize = 40;
 
 pub(crate) fn run(args: &InfoArgs) -> Result<(), TraceError> {
@@ -41,7 +41,7 @@ fn as_json(inventory: &TraceInventory) -> serde_json::Value {
         "initial_files": inventory.initial_files, "inherited": inventory.inherited})
 }
 
-/// For people.
+/// Prints the text form.
 pub(crate) fn print(inventory: &TraceInventory) {
     let about = &inventory.about;
     println!("trace       {}: {} of {} lines used", about.trace, about.used, about.lines);

@@ -65,7 +65,7 @@ fn record(args: &RecordArgs) -> Result<ExitCode, TraceError> {
     }
     recording.unseen.warnings().iter().for_each(|what| eprintln!("warning: {what}"));
     eprintln!("recorded {}; next: weir-trace compile {0}", args.output.display());
-    // The program's own result is the result, as under strace itself.
+    // Return the program's own exit code, as strace does.
     Ok(recording
         .status
         .code()
@@ -87,12 +87,12 @@ fn compile(args: &CompileArgs) -> Result<(), TraceError> {
         _ => Box::new(TaskFiles::new(sources)),
     };
     trace_compile::compile_to(&mut *source, &args.trace[0], &settings, &args.output)?;
-    // Reading it back checks all of it.
+    // Reading the file back checks all of it.
     info::print(&TraceInventory::read(&args.output)?);
     Ok(())
 }
 
-/// A file of a trace, and the task that its name ends in.
+/// Opens a file of a trace. Returns the source, and the task in the file's name.
 fn source(file: &Path) -> Result<(Box<dyn Source>, u32), TraceError> {
     let input = BufReader::with_capacity(1 << 20, trace_compile::open_text(file)?);
     Ok((Box::new(Strace::new(input)), TaskFiles::task_of(file).unwrap_or(0)))

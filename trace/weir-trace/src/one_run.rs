@@ -1,12 +1,13 @@
-//! One run of a replay, which is three processes: one that was started by somebody and reads the results; one that confines itself
-//! to the sandbox and replays, because a process cannot leave the root directory that confines it; and the keeper between them, which
-//! outlives both and removes the sandbox.
+//! One run of a replay, in three processes. The *reader* is the process that the user started; it reads the
+//! results. The *replayer* confines itself to the sandbox and replays; a process cannot leave the root
+//! directory that confines it. The *keeper* between them outlives the replayer and removes the sandbox, even
+//! after the reader is killed.
 //!
-//! | what ends | what follows |
+//! | ends | effect |
 //! | --- | --- |
-//! | the replay | the keeper removes the sandbox and ends; then the results are believed |
-//! | the one that reads, in whatever way | the keeper sees it, ends the replay and removes the sandbox |
-//! | the keeper | the kernel ends the replay; the one that reads removes the sandbox |
+//! | the replayer | the keeper removes the sandbox and ends; then the reader accepts the results |
+//! | the reader, in whatever way | the keeper notices, ends the replayer and removes the sandbox |
+//! | the keeper | the kernel ends the replayer; the reader removes the sandbox |
 //! | all three | the next replay below the same target removes the sandbox |
 
 use crate::args::{CacheArg, FsyncArg, OrderArg, ReplayArgs};
@@ -27,9 +28,9 @@ use trace_replay::{
     ReplaySandbox, ReplaySettings, ReplaySpeed, StartCache,
 };
 
-/// What the keeper ends with if it could not do its work.
+/// Exit code of the keeper if it failed.
 const FAILED: u8 = 1;
-/// What it adds to the number of the signal that ended the replay, as shells do.
+/// The keeper adds this to the number of the signal that ended the replayer, as shells do.
 const BY_SIGNAL: i32 = 128;
 
 pub(crate) fn name(order: OrderArg) -> &'static str {
@@ -62,7 +63,7 @@ pub(crate) fn run(
     let failed = |source| ProgramError::Start { target: target.clone(), source };
     let (reader, results) = std::io::pipe().map_err(failed)?;
     let mut reader = Some(reader);
-    // Each process has a copy of these, and takes its own.
+    // Each process has a copy of these values, and takes its own.
     let (own_sandbox, own_reader) = (&mut sandbox, &mut reader);
     let keeper = host::fork(move || {
         drop(own_reader.take());
@@ -74,7 +75,7 @@ pub(crate) fn run(
     let (keeper, mut bytes) = (keeper.map_err(failed)?, Vec::new());
     let read = reader.iter_mut().try_for_each(|reader| reader.read_to_end(&mut bytes).map(drop));
     let status = keeper.wait().map_err(failed)?;
-    // The keeper has done it, unless it was killed.
+    // The keeper has already removed the sandbox, unless it was killed.
     sandbox.iter().try_for_each(ReplaySandbox::remove)?;
     read.map_err(failed)?;
     if !status.success() {
@@ -84,14 +85,14 @@ pub(crate) fn run(
         .map_err(|ReplayFailure { code, message, help }| ProgramError::Replay { code, message, help })
 }
 
-/// The process between: it starts the one that replays, waits for its end, and removes the sandbox. If it is told to end, or nobody
-/// is left to read the results, the replay ends first.
+/// Runs the keeper: starts the replayer, waits for its end, and removes the sandbox. If the keeper gets a
+/// signal to end, or the reader is gone, the keeper ends the replayer first.
 fn keep(
     sandbox: &mut Option<ReplaySandbox>,
     results: PipeWriter,
     replay: impl FnOnce(Option<ReplaySandbox>, PipeWriter) -> u8,
 ) -> io::Result<u8> {
-    // What a terminal says to all of its processes must not end this one, which cleans up after them.
+    // Signals of the terminal must not end the keeper, which cleans up after the others.
     let _ = setsid();
     let keeper = getpid();
     let (ended, life) = std::io::pipe()?;
@@ -108,7 +109,7 @@ fn keep(
         signal_hook::low_level::pipe::register(signal, teller.try_clone()?)?;
     }
     let by_itself = loop {
-        // Of what can only be written to, poll tells when nobody reads it any more.
+        // poll reports a pipe's write end when no process reads from the pipe any more.
         let mut all = [
             PollFd::new(&ended, PollFlags::IN),
             PollFd::new(&told, PollFlags::IN),
@@ -124,13 +125,13 @@ fn keep(
         replayer.kill()?;
     }
     let status = replayer.wait()?;
-    // If that fails, the process that reads the results tries again, and says why.
+    // If that fails, the reader tries again and reports the reason.
     let _ = sandbox.iter().try_for_each(ReplaySandbox::remove);
     let code = status.code().or_else(|| status.signal().map(|signal| BY_SIGNAL + signal));
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED))
 }
 
-/// Lets the kernel end this process when its parent ends, which must be that one.
+/// Makes the kernel end this process when its parent ends. Fails if `parent` is no longer the parent.
 fn end_with(parent: Pid) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid() == Some(parent) {
@@ -140,7 +141,7 @@ fn end_with(parent: Pid) -> io::Result<()> {
     }
 }
 
-/// How the process that replays ended, as its keeper says it.
+/// The text of the replayer's end, from the keeper's exit code.
 fn shown(status: ExitStatus) -> String {
     match status.code().and_then(|code| code.checked_sub(BY_SIGNAL)) {
         Some(signal) if signal > 0 => ExitStatus::from_raw(signal).to_string(),
@@ -148,7 +149,7 @@ fn shown(status: ExitStatus) -> String {
     }
 }
 
-/// Hands its results, whatever they are, to the process that waits for them.
+/// Sends the results or the failure to the reader.
 fn hand_over(mut results: PipeWriter, found: Result<ReplayRun, TraceError>) -> u8 {
     let found: ReplayResults = found.map_err(|error| {
         let error = ProgramError::from(error);
@@ -161,7 +162,8 @@ fn hand_over(mut results: PipeWriter, found: Result<ReplayRun, TraceError>) -> u
     }
 }
 
-/// Everything that it needs from outside is read or opened before it confines itself.
+/// Runs the replay in the replayer. Everything from outside of the sandbox is read or opened before the
+/// confinement.
 fn replay(
     args: &ReplayArgs,
     together: &ReplayedTraces,
@@ -194,7 +196,7 @@ fn replay(
     };
     let keeper = getppid();
     let confined = trace_replay::confine(sandbox)?;
-    // Whoever gets other rights, as in a user namespace, is no longer ended with its parent.
+    // A change of rights, as in a user namespace, clears the parent-death signal, so set it again.
     keeper.map_or(Ok(()), end_with).map_err(TraceError::target("confining", &args.on))?;
     let watched = std::io::stderr().is_terminal();
     let tell = |done: usize, all: usize| {

@@ -1,4 +1,4 @@
-//! What the program prints of itself: errors, and output that cannot be written.
+//! Prints errors, and ends the process when output cannot be written.
 
 use crate::error::ProgramError;
 use std::io::Write;
@@ -7,10 +7,10 @@ use std::process::ExitCode;
 /// The next step after errors that have none of their own.
 const WITHOUT_HELP: &str = "see what the kernel says with `dmesg | tail`";
 
-/// What a shell reports of a program that SIGPIPE ended.
+/// The exit code that a shell reports for a program that SIGPIPE ended.
 const NOBODY_READS: u8 = 128 + 13;
 
-/// Ends the process when what it prints cannot be written; the library's own way is a panic.
+/// Makes the process end when its output cannot be written. The standard library would panic.
 pub(crate) fn end_when_output_fails() {
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -21,7 +21,7 @@ pub(crate) fn end_when_output_fails() {
     }));
 }
 
-/// The exit code after output that cannot be written: as of SIGPIPE if its reader has ended, as in
+/// The exit code after output that cannot be written: as for SIGPIPE if the reader has ended, as in
 /// `weir-trace explain … | head`.
 fn output_failed(why: &str) -> u8 {
     if why.contains("Broken pipe") {
@@ -34,7 +34,7 @@ fn output_failed(why: &str) -> u8 {
     1
 }
 
-/// Prints what is wrong with the command line, or the help that it asks for.
+/// Prints an error in the command line, or the help that the user asked for.
 pub(crate) fn refuse_command_line(refused: &clap::Error) -> ExitCode {
     match refused.print() {
         Err(why) if !refused.use_stderr() => ExitCode::from(output_failed(&format!("stdout: {why}"))),
@@ -48,12 +48,12 @@ pub(crate) fn explain_error(error: &ProgramError) {
     print_error(&printable(&error.to_string()), &printable(&help));
 }
 
-/// Prints to standard error. Where that fails, no other way is left.
+/// Prints to standard error. A failure is ignored, because no other way is left.
 fn print_error(error: &str, help: &str) {
     let _ = writeln!(std::io::stderr(), "error: {error}\n  help: {help}");
 }
 
-/// `text` with characters that move the cursor, as a file's name may hold, written out.
+/// `text` with control characters escaped. A file's name may contain some that move the cursor.
 fn printable(text: &str) -> String {
     let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
     text.chars().map(shown).collect()

@@ -1,4 +1,4 @@
-//! `weir-trace replay`: as many runs as asked for, a run of one thread to compare with, and the report.
+//! `weir-trace replay`: the requested runs, a run with one thread for comparison, and the report.
 
 use crate::args::{OrderArg, ReplayArgs};
 use crate::error::ProgramError;
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use trace_file::CompiledTrace;
 use trace_replay::{ReplayReport, ReplayRun};
 
-/// Results differ because of the order.
+/// Exit code if results differ because of the order.
 const ORDER_DIFFERS: u8 = 3;
 
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, ProgramError> {
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, ProgramError> {
     Ok(if args.strict && !ordered { ExitCode::from(ORDER_DIFFERS) } else { ExitCode::SUCCESS })
 }
 
-/// One compiled trace has one report; several have one each, after that of the whole.
+/// Prints the report. Several compiled traces also have one each, after the report of the whole.
 fn print(args: &ReplayArgs, whole: &ReplayReport, each: &[(&str, ReplayReport)]) {
     let one = |(name, report): &(&str, ReplayReport)| json!({"compiled": name, "report": report});
     match (args.json, each.is_empty()) {
@@ -66,14 +66,14 @@ fn reports(
     runs.iter().map(|run| ReplayReport::new(compiled, one_run::name(args.order), run, single)).collect()
 }
 
-/// The median run's report, with what all runs took.
+/// The median run's report, with the summaries of all runs.
 fn summed_up(mut reports: Vec<ReplayReport>) -> ReplayReport {
     let summaries = reports.iter().flat_map(|report| report.runs.clone()).collect();
     let median = median(&reports);
     ReplayReport { runs: summaries, ..reports.swap_remove(median) }
 }
 
-/// Which run took as long as half of them at most; of an even number, the faster of the two in the middle.
+/// The place of the median run. For an even number of runs, the faster of the two in the middle.
 fn median(reports: &[ReplayReport]) -> usize {
     let mut by_time: Vec<_> = (0..reports.len()).collect();
     by_time.sort_by_key(|at| reports[*at].elapsed_ns);

@@ -1,22 +1,22 @@
-//! The compiled traces of one replay: one, or several laid over each other.
+//! The compiled traces of one replay: one, or several merged.
 
 use std::path::PathBuf;
 use trace_file::{CompiledTrace, TraceError};
 use trace_replay::{MergedTraces, ReplayRun};
 
-/// Things that were made to fit which are named; all are counted.
+/// Maximum number of adapted files that are listed; all are counted.
 const ADAPTED_SHOWN_MAX: usize = 8;
 
-/// What is replayed.
+/// The compiled traces of one replay, and their merger.
 pub(crate) struct ReplayedTraces {
     /// Each compiled trace, with its file's name.
     parts: Vec<(String, CompiledTrace)>,
-    /// All as one, if there are several.
+    /// The merged trace, if there are several.
     merged: Option<MergedTraces>,
 }
 
 impl ReplayedTraces {
-    /// Reads them. Contradictions between them are named here, before anything is done.
+    /// Reads the compiled traces. Contradictions between them are reported before anything else is done.
     pub(crate) fn read(files: &[PathBuf]) -> Result<ReplayedTraces, TraceError> {
         let read = |file: &PathBuf| Ok((file.display().to_string(), CompiledTrace::read(file)?));
         let parts = files.iter().map(read).collect::<Result<Vec<_>, TraceError>>()?;
@@ -24,12 +24,12 @@ impl ReplayedTraces {
         Ok(ReplayedTraces { parts, merged })
     }
 
-    /// Everything that is replayed.
+    /// The whole trace to replay.
     pub(crate) fn whole(&self) -> &CompiledTrace {
         self.merged.as_ref().map_or(&self.parts[0].1, |merged| &merged.whole)
     }
 
-    /// Each of several compiled traces with its name, and what it did in a run of all.
+    /// The name, trace and results of each of several compiled traces in a run of all.
     pub(crate) fn each(
         &self,
     ) -> impl Iterator<Item = (&str, &CompiledTrace, impl Fn(&ReplayRun) -> ReplayRun)> {
@@ -42,7 +42,7 @@ impl ReplayedTraces {
         })
     }
 
-    /// Says what was made to fit.
+    /// Prints the adapted files.
     pub(crate) fn tell_what_was_adapted(&self) {
         let Some(MergedTraces { adapted, .. }) = &self.merged else { return };
         for what in adapted.iter().take(ADAPTED_SHOWN_MAX) {

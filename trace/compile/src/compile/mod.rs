@@ -1,4 +1,4 @@
-//! From a trace to a compiled trace: parse, decode, learn, linearise, order.
+//! Compiles a trace: parse, decode, learn, linearise, order.
 
 mod snapshot;
 mod spool;
@@ -22,16 +22,16 @@ use trace_file::{
 };
 use usage::Usage;
 
-/// What a compilation needs besides the trace.
+/// The settings of a compilation.
 #[derive(Debug, Clone)]
 pub struct CompileSettings {
-    /// A list of the tree before the run, and the directory to which its relative paths belong.
+    /// The list of the tree before the run, and the directory to which its relative paths belong.
     pub snapshot: Option<(PathBuf, PathBuf)>,
-    /// What the tracer adds between two calls; nothing: what the trace says, or 0.
+    /// The time that the tracer adds between two calls; `None` for the time that the trace notes, or 0.
     pub tracer: Option<TracerCost>,
     /// Rules of the orders that differ from the default.
     pub switches: Switches,
-    /// The share of the trace's calls, in per cent, that must be of use; what uses less of its trace is refused.
+    /// The share of the trace's calls, in per cent, that must be usable. A compile that uses less is refused.
     pub used_percent_min: u8,
 }
 
@@ -41,7 +41,7 @@ impl Default for CompileSettings {
     }
 }
 
-/// Compiles a trace in memory. `name` is for people.
+/// Compiles a trace in memory. `name` is used in messages.
 pub fn compile(
     source: &mut dyn Source,
     name: &Path,
@@ -56,7 +56,8 @@ pub fn compile(
     Ok(compiled.complete(tail))
 }
 
-/// Compiles a trace into a file, in as much memory as the files that are open or named at one time need, and the names.
+/// Compiles a trace into a file. Memory depends on the names, and on the files that are open or named at one
+/// time.
 pub fn compile_to(
     source: &mut dyn Source,
     name: &Path,
@@ -73,7 +74,7 @@ pub fn compile_to(
         writer.finish(&tail).map_err(wrong)
     };
     written().map(drop).inspect_err(|_| {
-        // Half a compiled trace is none; what is no file, such as a pipe, has nothing to remove.
+        // Remove half a compiled trace. A pipe or another output that is not a file stays.
         if output.symlink_metadata().is_ok_and(|found| found.is_file()) {
             drop(std::fs::remove_file(output));
         }
@@ -83,7 +84,7 @@ pub fn compile_to(
 /// The orders of every compiled trace.
 const ORDERS: [&str; 2] = ["weir", "root"];
 
-/// What the first look at a trace gives.
+/// The results of the first pass over a trace.
 struct FirstLook {
     calls: Spool,
     names: Names,
@@ -112,7 +113,7 @@ fn read_calls(source: &mut dyn Source, name: &Path, mut calls: Spool) -> Result<
 }
 
 impl FirstLook {
-    /// The second look: gives blocks to `put` as they come, and returns what comes after the last.
+    /// The second pass: passes each block to `put`, and returns the tail.
     fn compile(
         self,
         name: &Path,
@@ -161,15 +162,15 @@ impl FirstLook {
     }
 }
 
-/// Steps on their way into blocks.
+/// Turns steps into blocks.
 struct Ordering<Put> {
     orders: Vec<Box<dyn Orderer>>,
-    /// Who made each action so far.
+    /// The thread of each action so far.
     threads: Vec<u32>,
     cutter: BlockCutter,
     usage: Usage,
     put: Put,
-    /// The first block that could not be put away.
+    /// The failure of the first block that could not be written.
     failed: Result<(), TraceError>,
 }
 
@@ -199,7 +200,7 @@ impl<Put: FnMut(ActionBlock) -> Result<(), TraceError>> Ordering<Put> {
         }
     }
 
-    /// What each order was asked for, and what of the trace is used.
+    /// The edges that each rule asked for in each order, and the use of the trace.
     fn finish(mut self) -> Result<(Vec<BTreeMap<Rule, u64>>, Usage), TraceError> {
         self.failed?;
         self.cutter.finish().map_or(Ok(()), &mut self.put)?;
@@ -207,7 +208,7 @@ impl<Put: FnMut(ActionBlock) -> Result<(), TraceError>> Ordering<Put> {
     }
 }
 
-/// A snapshot knows better what it lists.
+/// Adds links that the trace shows. Files in the snapshot stay as they are.
 fn add_links(world: &mut World, links: Vec<(Vec<u8>, Vec<u8>)>) {
     for (link, target) in links {
         let target = world.names.intern(&target);
@@ -215,7 +216,8 @@ fn add_links(world: &mut World, links: Vec<(Vec<u8>, Vec<u8>)>) {
     }
 }
 
-/// What was there before, as far as the trace and the snapshot show. Parents come before children: nodes are numbered so.
+/// The initial tree, as far as the trace and the snapshot show. Nodes are numbered so that parents come
+/// before children.
 fn initial_tree(world: &mut World) -> Vec<InitialFile> {
     let mut tree = Vec::new();
     let nodes: Vec<_> =
@@ -253,7 +255,8 @@ fn initial_tree(world: &mut World) -> Vec<InitialFile> {
     tree
 }
 
-/// A link whose target the trace cuts off keeps its length, which is what readlink returns.
+/// A made-up target of the same length for a link whose target the trace cuts off, because readlink returns
+/// the length.
 fn unknown_target(names: &mut Names, length: u64) -> Name {
     const TARGET_BYTES_MAX: u64 = 4095;
     names.intern(&vec![b'?'; length.clamp(1, TARGET_BYTES_MAX) as usize])

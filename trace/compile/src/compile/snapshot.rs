@@ -1,7 +1,8 @@
-//! The tree before a run, as `find ROOTS -printf '%y %m %s %n %D:%i %p\t%l\n'` prints it.
+//! Reads the list of the tree before a run, as `find ROOTS -printf '%y %m %s %n %D:%i %p\t%l\n'` prints it.
 //!
-//! `weir trace record` adds lines of three more kinds: `D`, a directory of which not everything is listed; `h START BYTES PATH`,
-//! a hole in the file listed before it, and `x NAME BYTES PATH`, an extended attribute of it.
+//! `weir trace record` adds lines of three more kinds: `D`, a directory that is not listed completely; `h
+//! START BYTES PATH`, a hole in the file listed before it, and `x NAME BYTES PATH`, an extended attribute of
+//! that file.
 
 use crate::model::{NodeKind, World};
 use std::collections::HashMap;
@@ -9,8 +10,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use trace_file::TraceError;
 
-/// Adds a snapshot to a world. Relative paths belong to `root`. Directories that it lists are listed whole; of `root` itself
-/// and of what lies above, nothing is said but what is listed.
+/// Adds a snapshot to a world. Relative paths belong to `root`. Directories in the list are complete, except
+/// `root` itself and those above it.
 pub(super) fn read_snapshot(world: &mut World, file: &Path, root: &Path) -> Result<(), TraceError> {
     let input = crate::open_text(file)?;
     let mut inodes = HashMap::new();
@@ -34,7 +35,7 @@ fn number(field: &[u8], radix: u32) -> Result<u64, &'static str> {
     u64::from_str_radix(text, radix).map_err(|_| "a number is none")
 }
 
-/// A hole or an extended attribute of the file listed last.
+/// Adds a hole or an extended attribute to the file listed last.
 fn add_detail(world: &mut World, kind: u8, rest: &[u8], of: Option<u32>) -> Result<(), &'static str> {
     let mut fields = rest.splitn(3, |byte| *byte == b' ');
     let mut field = || fields.next().ok_or("fewer than three fields");
@@ -51,7 +52,7 @@ fn add_detail(world: &mut World, kind: u8, rest: &[u8], of: Option<u32>) -> Resu
     Ok(())
 }
 
-/// Returns the file, unless the line is another name of one.
+/// Adds the file of a line. Returns the file, or `None` for another name of a file.
 fn add_line(
     world: &mut World,
     line: &[u8],

@@ -1,5 +1,5 @@
-//! The calls of a trace, kept in a file between the two looks that a compilation takes at them: the first finds the links that
-//! were there before, which the second must know from the beginning.
+//! The calls of a trace, kept in a file between the two passes of a compilation. The first pass finds the
+//! initial links, which the second needs from its beginning.
 
 use crate::call::Call;
 use std::fs::File;
@@ -7,17 +7,17 @@ use std::io::{self, BufReader, BufWriter, Cursor, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use trace_file::{TraceError, read_section, write_section};
 
-/// Calls that are packed together.
+/// Number of calls that are packed together.
 const CALLS: usize = 1 << 12;
 
-/// Where the calls are.
+/// The place of the calls.
 enum SpoolPlace {
     Memory(Cursor<Vec<u8>>),
-    /// A file that has lost its name already.
+    /// A file whose name is already removed.
     File(File),
 }
 
-/// Calls on their way.
+/// Calls between the two passes.
 pub(super) struct Spool {
     place: BufWriter<SpoolPlace>,
     path: PathBuf,
@@ -26,12 +26,12 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    /// In memory: for short traces.
+    /// A spool in memory, for short traces.
     pub(super) fn in_memory() -> Spool {
         Spool::new(SpoolPlace::Memory(Cursor::default()), Path::new("memory"))
     }
 
-    /// In a file beside `output`, which nobody sees and which goes with this process.
+    /// A spool in an unnamed file beside `output`, which disappears with this process.
     pub(super) fn beside(output: &Path) -> Result<Spool, TraceError> {
         let name = output.file_name().unwrap_or_default().to_string_lossy();
         let path = output.with_file_name(format!(".{name}.{}.calls", std::process::id()));
@@ -62,7 +62,7 @@ impl Spool {
         written.map_err(TraceError::io("writing", &self.path))
     }
 
-    /// Gives all calls to `each`, in the order in which they came, as long as it wants more.
+    /// Calls `each` with all calls in their order, until it returns `false`.
     pub(super) fn read(mut self, mut each: impl FnMut(Call) -> bool) -> Result<(), TraceError> {
         self.write_out()?;
         let place = self.place.into_inner().map_err(|error| error.into_error());

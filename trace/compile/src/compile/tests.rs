@@ -2,12 +2,12 @@ use super::{CompileSettings, compile, compile_to};
 use crate::parse::Strace;
 use trace_file::TraceError;
 
-/// Calls that can be used, before and after lines that cannot.
+/// Makes a trace of usable calls before and after unusable lines.
 fn mixed(used: usize, unused: &str) -> String {
     "mkdir(\"/a\", 0755) = 0\n".repeat(used / 2) + unused + &"rmdir(\"/a\") = 0\n".repeat(used - used / 2)
 }
 
-/// What compiling a trace says if at least so many per cent of it must be of use.
+/// The error of a compile that requires this share of usable calls, in per cent.
 fn refusal(text: &str, used_percent_min: u8) -> Option<String> {
     let settings = CompileSettings { used_percent_min, ..CompileSettings::default() };
     match compile(&mut Strace::new(text.as_bytes()), "trace".as_ref(), &settings) {

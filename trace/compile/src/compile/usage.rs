@@ -1,18 +1,18 @@
-//! How much of a trace a compiled trace uses, and whether that is enough.
+//! Counts how much of a trace a compiled trace uses, and decides whether that is enough.
 
 use crate::coverage::Coverage;
 use std::path::Path;
 use trace_file::{Action, Fate, Skipped, TraceError};
 
-/// Reasons that an error names, the most frequent first.
+/// Maximum number of reasons in an error; the most frequent come first.
 const REASONS_NAMED_MAX: usize = 5;
 
-/// Calls of a trace that are in a compiled trace without being replayed.
+/// Counts of calls that a compiled trace holds without a replay of them.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
     actions: u64,
     unsupported: u64,
-    /// Calls on a descriptor that nobody saw being opened; and the line of the first of them.
+    /// Number of calls on a descriptor whose opening the trace does not show, and the line of the first.
     unknown_descriptor: (u64, u64),
 }
 
@@ -31,8 +31,9 @@ impl Usage {
         }
     }
 
-    /// Refuses a compiled trace that uses too little of its trace. A line that cannot be read counts as a call: it is one, or half of one.
-    /// What never returned counts as used: no trace says more of it.
+    /// Refuses a compiled trace that uses too little of its trace. A line that cannot be read counts as a
+    /// call, because it is one or half of one. A call that never returned counts as used, because no trace
+    /// can say more about it.
     pub(super) fn check(&self, trace: &Path, coverage: &Coverage, percent_min: u8) -> Result<(), TraceError> {
         let unread = coverage.lines.saturating_sub(coverage.used);
         let all = self.actions + unread;
@@ -50,7 +51,7 @@ impl Usage {
         })
     }
 
-    /// Why the rest is not used, with the first line of each kind.
+    /// The reasons for unused calls, with the first line of each kind.
     pub(super) fn why(&self, coverage: &Coverage) -> String {
         let kinds = coverage.problems.iter();
         let mut reasons: Vec<(u64, &str, u64)> =

@@ -5,7 +5,7 @@ use crate::call::Fd;
 use crate::event::Value;
 use trace_file::{Name, Names, Outcome, Place};
 
-/// Why a call cannot be used: what is missing or strange in it.
+/// The reason why a call cannot be used.
 pub(super) type Unusable = &'static str;
 
 pub(super) struct CallArguments<'a> {
@@ -23,7 +23,7 @@ impl<'a> CallArguments<'a> {
         fd(self.value(at)?)
     }
 
-    /// What the call returned, as a descriptor; −1 if it failed.
+    /// The returned descriptor; −1 if the call failed.
     pub(super) fn made(&self) -> Fd {
         match self.outcome {
             Outcome::Value(value) => Fd::try_from(value).unwrap_or(-1),
@@ -45,7 +45,7 @@ impl<'a> CallArguments<'a> {
         Ok(self.number(at)? as u32)
     }
 
-    /// Flags of open, which the kernel takes with others that it does not know.
+    /// Flags of open. Unknown flags are ignored, as the kernel does.
     pub(super) fn open_flags(&self, at: usize) -> Result<u32, Unusable> {
         match self.value(at)? {
             Value::Symbol(flags) => Ok(symbols::known_flags(flags) as u32),
@@ -74,7 +74,7 @@ impl<'a> CallArguments<'a> {
         Ok(Place { dir: libc::AT_FDCWD, path: self.name(at)? })
     }
 
-    /// The two arguments of the calls whose names end in `at`.
+    /// The directory and path arguments of the `*at` calls.
     pub(super) fn place(&mut self, dir: usize, path: usize) -> Result<Place<Fd>, Unusable> {
         let dir = self.fd(dir)?;
         match self.value(path)? {
@@ -83,7 +83,7 @@ impl<'a> CallArguments<'a> {
         }
     }
 
-    /// A descriptor where others take a path.
+    /// The place of a descriptor argument, for calls whose variants take a path.
     pub(super) fn itself(&mut self, at: usize) -> Result<Place<Fd>, Unusable> {
         Ok(Place { dir: self.fd(at)?, path: self.names.intern(b"") })
     }

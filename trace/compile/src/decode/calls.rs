@@ -1,4 +1,5 @@
-//! The names of the calls that the model follows. Calls that only wait or touch no file are known too, and not listed.
+//! The names of the calls that the model follows. Calls that only wait or touch no file are also known, but
+//! not listed.
 
 /// Calls that a replay executes, on files.
 pub const EXECUTED: [&str; 92] = [
@@ -96,8 +97,8 @@ pub const EXECUTED: [&str; 92] = [
     "fremovexattr",
 ];
 
-/// Calls that change what descriptors, directories and tasks the program has. They leave nothing to execute, but decide what
-/// the others mean, and what waits for what. fcntl takes locks too, which are executed.
+/// Calls that change the descriptors, directories and tasks of the program. They leave nothing to execute,
+/// but decide the meaning and the waits of other calls. fcntl also takes locks, which are executed.
 pub const MODELLED: [&str; 47] = [
     "fcntl",
     "fcntl64",

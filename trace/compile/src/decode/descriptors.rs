@@ -1,4 +1,4 @@
-//! Calls that take a descriptor.
+//! Decodes calls that take a descriptor.
 
 use super::arguments::{CallArguments, Unusable, fd, number};
 use super::symbols;

@@ -1,21 +1,21 @@
-//! Calls that take a path.
+//! Decodes calls that take a path.
 
 use super::arguments::{CallArguments, Unusable};
 use crate::call::Fd;
 use crate::event::Value;
 use trace_file::{Op, Place, Seen};
 
-/// Stands for the name of an extended attribute that a trace cuts off, as strace does with `-s 0`.
+/// Stand-in for the name of an extended attribute that a trace cuts off, as strace does with `-s 0`.
 const UNKNOWN_ATTRIBUTE: &[u8] = b"user.unknown";
 
 type DecodedOp = Result<Op<Fd>, Unusable>;
 
-/// `None` if the call is none of these.
+/// Decodes calls on paths; `None` for other calls.
 pub(super) fn op(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     look(name, a).or_else(|| change(name, a)).or_else(|| attributes(name, a)).or_else(|| extended(name, a))
 }
 
-/// Calls that change nothing (bar the creation of a file by open).
+/// Calls that change nothing, except that open may create a file.
 fn look(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     Some(match name {
         "open" => open(a, |a| a.path(0), 1),
@@ -88,7 +88,7 @@ fn change(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     })
 }
 
-/// A socket's name in the file system; `None` if it has none.
+/// The place of a socket's name in the file system, if any.
 fn bound(a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     let path = a.value(1).ok()?.field("sun_path")?;
     let Value::Text { bytes, whole: true } = path else { return None };
@@ -96,7 +96,8 @@ fn bound(a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     Some(Ok(Op::MakeNode { at, mode: libc::S_IFSOCK | 0o777 }))
 }
 
-/// The first place of linkat. A file without a name is given one by way of /proc: that path is the descriptor itself.
+/// The first place of linkat. A path in /proc, which gives a name to a file without one, becomes the
+/// descriptor itself.
 fn itself_by_path(a: &mut CallArguments<'_>) -> Result<Place<Fd>, Unusable> {
     let place = a.place(0, 1)?;
     let number = a.names.bytes(place.path).strip_prefix(b"/proc/self/fd/").map(<[u8]>::to_vec);
@@ -129,7 +130,7 @@ fn attributes(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     })
 }
 
-/// Calls on extended attributes. A name that the trace cuts off is one that nobody has.
+/// Calls on extended attributes. A name that the trace cuts off becomes a name that no attribute has.
 fn extended(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     if !name.ends_with("xattr") {
         return None;

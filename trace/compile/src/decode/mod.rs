@@ -1,4 +1,5 @@
-//! From an [`TraceEvent`]'s printed values to a typed [`Call`]. One table from names to what they mean, by subject.
+//! Decodes a [`TraceEvent`]'s printed values into a typed [`Call`]. One table for each subject maps names to
+//! meanings.
 
 mod arguments;
 mod calls;
@@ -16,10 +17,11 @@ use crate::event::{EventKind, Recorded, TraceEvent, Value};
 use arguments::{CallArguments, Unusable};
 use trace_file::{Name, Names, Outcome};
 
-/// Why a call cannot be used of which nothing is known.
+/// The reason why an unknown call cannot be used.
 const UNKNOWN: Unusable = "no replay of this call exists";
 
-/// Types one event. Unknown calls and unreadable arguments are counted in `coverage`, and become [`Ask::Unsupported`].
+/// Decodes one event. Unknown calls and unreadable arguments are counted in `coverage`, and become
+/// [`Ask::Unsupported`].
 pub(crate) fn decode(event: &TraceEvent, names: &mut Names, coverage: &mut Coverage) -> Call {
     let mut call = Call {
         task: event.task,
@@ -47,13 +49,14 @@ pub(crate) fn decode(event: &TraceEvent, names: &mut Names, coverage: &mut Cover
             call.notes = match &name[..] {
                 _ if processes::takes_tasks(name) => Box::default(),
                 "getcwd" => working_directory(args, call.outcome, names),
-                // The argument of a command may be a task.
+                // The argument of a command may be a task, so only the descriptor counts.
                 "fcntl" | "fcntl64" => notes(&args[..args.len().min(1)], names),
                 _ => notes(args, names),
             };
             let mut arguments = CallArguments { values: args, names, outcome: call.outcome };
             call.ask = ask(name, &mut arguments).unwrap_or_else(|why| {
-                // Of a call that never returned, strace prints what the program gave, and nobody misses the rest.
+                // strace prints only the input arguments of a call that never returned, so a missing argument
+                // is no problem.
                 if call.outcome != Outcome::Unknown {
                     coverage.problem(&format!("{name}: {why}"), event.line, b"");
                 }
@@ -75,8 +78,8 @@ fn ask(name: &str, arguments: &mut CallArguments<'_>) -> Result<Ask, Unusable> {
     }
 }
 
-/// The name of the same call with the same arguments in other programs: those of 32 bits, of older systems, and of
-/// macOS, where a thread's end does not interrupt it.
+/// The usual name of a call with the same arguments that has another name in 32-bit programs, on older
+/// systems, or on macOS, where the end of a thread does not interrupt the call.
 fn usual_name(name: &str) -> &str {
     match name {
         "statfs64" => "statfs",
@@ -103,7 +106,7 @@ fn outcome(result: &Recorded, names: &mut Names) -> (Outcome, Option<Name>) {
     }
 }
 
-/// What getcwd says of the working directory.
+/// The working directory, from getcwd's result.
 fn working_directory(args: &[Value], outcome: Outcome, names: &mut Names) -> Box<[(Fd, Name)]> {
     match args.first() {
         Some(Value::Text { bytes, whole: true }) if outcome.succeeded() && bytes.starts_with(b"/") => {
@@ -113,7 +116,7 @@ fn working_directory(args: &[Value], outcome: Outcome, names: &mut Names) -> Box
     }
 }
 
-/// What the trace says about descriptors among the arguments. Those inside of lists count too (poll, io_submit).
+/// The notes of descriptors among the arguments, including those in lists (poll, io_submit).
 fn notes(args: &[Value], names: &mut Names) -> Box<[(Fd, Name)]> {
     fn walk(value: &Value, found: &mut Vec<(Fd, Name)>, names: &mut Names) {
         match value {

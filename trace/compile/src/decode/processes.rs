@@ -1,4 +1,4 @@
-//! Calls that make, change and end tasks, and calls that touch no file.
+//! Decodes calls that make, change and end tasks, and calls that touch no file.
 
 use super::arguments::{CallArguments, Unusable};
 use super::symbols;
@@ -6,7 +6,7 @@ use crate::call::{Ask, Share};
 use crate::event::Value;
 use trace_file::Outcome;
 
-/// `None` if the call is none of these.
+/// Decodes these calls; `None` for other calls.
 pub(super) fn ask(name: &str, a: &mut CallArguments<'_>) -> Option<Result<Ask, Unusable>> {
     Some(match name {
         "fork" => Ok(Ask::Clone { child: child(a), share: Share::default(), wakes: None }),
@@ -27,7 +27,7 @@ pub(super) fn ask(name: &str, a: &mut CallArguments<'_>) -> Option<Result<Ask, U
     })
 }
 
-/// Calls whose numbers with notes are tasks (`-Y`) and no descriptors.
+/// Whether numbers with notes are tasks (`-Y`) and not descriptors in this call.
 pub(super) fn takes_tasks(name: &str) -> bool {
     const NAMES: &str = " fork vfork clone clone2 clone3 wait4 waitid waitpid kill tkill tgkill ptrace prlimit64 capget capset \
         pidfd_open rt_sigqueueinfo rt_tgsigqueueinfo rt_sigtimedwait get_robust_list migrate_pages move_pages kcmp \

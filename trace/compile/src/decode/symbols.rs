@@ -27,7 +27,7 @@ fn is_in(bits: i64, flag: &str) -> bool {
     one(flag).is_some_and(|flag| flag != 0 && bits & flag == flag)
 }
 
-/// One of several values, by name, where the trace has a name or a number.
+/// The name of one of several values, from a name or number in the trace.
 pub(super) fn choice<'a>(value: &'a Value, choices: &[(&'a str, i64)]) -> &'a str {
     match value {
         Value::Symbol(name) => name,
@@ -56,7 +56,7 @@ fn number(text: &str) -> Option<i64> {
 
 const FLAGS: &[(&str, i64)] = &[
     ("NULL", 0),
-    // Missing in libc, from the kernel's headers.
+    // Constants that libc lacks, from the kernel's headers.
     ("AT_STATX_SYNC_AS_STAT", 0),
     ("O_LARGEFILE", 0),
     ("RENAME_WHITEOUT", 4),

@@ -1,4 +1,4 @@
-//! One call, applied: which part of the model it concerns.
+//! Applies one call: chooses the part of the model that handles the call.
 
 use super::expected_file::ExpectedFile;
 use super::open_descriptions::DescriptionTarget;
@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use trace_file::{Fate, Modelled, Op, Outcome, Seen, Skipped};
 
 impl World {
-    /// Applies a call with the result that the trace shows. Calls must come in an order that explains the results; what
-    /// contradicts the model is repaired and counted.
+    /// Applies a call with the result in the trace. Calls must come in an order that explains the results. A
+    /// contradiction is repaired and counted.
     pub(crate) fn apply(&mut self, call: &Call) -> Step {
         self.meet(call.task);
         self.learn(call);
@@ -60,7 +60,7 @@ impl World {
             }
             Ask::Opaque { made, close_on_exec } => self.opaque(call, step, made, *close_on_exec),
             Ask::Pipe { ends, close_on_exec } => {
-                // The notes have shown the ends already; where they are left out, their first use shows them.
+                // The notes have already shown the ends. If the trace omits them, their first use shows them.
                 step.action.fate = Fate::Modelled(Modelled::NoFile);
                 for end in ends.iter().flat_map(|(read, write)| [read, write]) {
                     self.mark(call, *end, *close_on_exec);
@@ -103,11 +103,11 @@ impl World {
         }
     }
 
-    /// A new working directory, which holds one reference already.
+    /// Sets a new working directory. The caller has already counted the reference.
     fn enter(&mut self, call: &Call, step: &mut Step, to: u32) {
         let directory = self.task(call).directory;
         let old = self.directories[directory].at.replace(to);
-        // A replay keeps the old one open: to close it would need an action of its own.
+        // A replay keeps the old directory open, because closing it would need another action.
         if let Some(old) = old {
             step.in_series(Series::Description(old), SeriesRole::Use);
         }
@@ -209,7 +209,8 @@ impl World {
                     (Ok(Op::Read { on: from, .. }), Ok(Op::Write { on: to, .. })) => {
                         Ok(Op::Copy { from, from_at: *from_at, to, to_at: *to_at, bytes: *bytes })
                     }
-                    // To or from a pipe or socket: what concerns the file is left, as much as was moved.
+                    // One side is a pipe or socket, so only the file's side remains, with the number of bytes
+                    // moved.
                     (Ok(Op::Read { on, at, .. }), _) => Ok(Op::Read { on, bytes: call.outcome.bytes(), at }),
                     (_, Ok(Op::Write { on, at, .. })) => {
                         Ok(Op::Write { on, bytes: call.outcome.bytes(), at })
@@ -295,7 +296,8 @@ impl World {
         })
     }
 
-    /// What a replay compares: not what /proc and /sys make up, nor numbers that are the traced file system's own.
+    /// The attributes that a replay compares. Attributes in /proc and /sys are left out, and so are inode
+    /// numbers.
     fn result_of(&self, node: Option<u32>, seen: Option<Seen>) -> Option<Seen> {
         let made_up = node.is_some_and(|node| self.is_made_up(node));
         seen.filter(|_| !made_up).map(|seen| Seen { inode: 0, ..seen })

@@ -1,4 +1,4 @@
-//! Extended attributes: which a file has now, and which it must have had before the trace began.
+//! Extended attributes: those that a file has now, and those that existed before the trace began.
 
 use super::tree::{Attribute, ModelNodeId};
 use super::world::World;
@@ -7,7 +7,7 @@ use crate::step::{Resource, Series, SeriesRole, Step, TouchMode};
 use trace_file::{Name, Op, Outcome, Place};
 
 impl World {
-    /// What a call on a file's extended attributes shows of them. Their absence is a result, too.
+    /// Learns from a call on a file's extended attributes. Absence of an attribute is a result, too.
     pub(super) fn attribute(&mut self, call: &Call, step: &mut Step, node: ModelNodeId, op: &Op<Fd>) {
         let (name, how) = match op {
             Op::GetAttribute { name, .. } => (Some(*name), TouchMode::Read),
@@ -32,7 +32,7 @@ impl World {
         let made = self.tree.node(node).initial.is_none();
         let all = &mut self.tree.node_mut(node).attributes;
         if let Some(known) = all.iter_mut().find(|known| known.name == name) {
-            // What shows only that it is there says nothing about its size.
+            // A call may show that the attribute exists without showing its size.
             known.now = if now == Some(None) { known.now.or(now) } else { now };
             return;
         }
@@ -52,7 +52,7 @@ impl World {
         self.tree.node_mut(node).attributes.push(Attribute { name, initial, now });
     }
 
-    /// An attribute that was there, as a snapshot lists it.
+    /// Adds an attribute from the snapshot.
     pub(crate) fn add_attribute(&mut self, node: ModelNodeId, name: Name, bytes: u32) {
         self.tree.node_mut(node).attributes.push(Attribute {
             name,
@@ -61,15 +61,15 @@ impl World {
         });
     }
 
-    /// A hole that was there, as a snapshot lists it.
+    /// Adds a hole from the snapshot.
     pub(crate) fn add_hole(&mut self, node: ModelNodeId, from: u64, bytes: u64) {
         self.tree.node_mut(node).holes.push((from, bytes));
     }
 }
 
 impl World {
-    /// Whether a call on an extended attribute of this file could have its result. Only users' attributes are known: others
-    /// come and go by themselves.
+    /// Whether a call on an extended attribute of this file could have its result. The model knows only
+    /// `user.` attributes, because the system changes others by itself.
     pub(super) fn explains_attribute(&self, call: &Call, op: &Op<Fd>, node: ModelNodeId) -> bool {
         let (Op::GetAttribute { name, .. }
         | Op::SetAttribute { name, .. }
@@ -97,7 +97,7 @@ impl World {
     }
 }
 
-/// The same operation, with the model's handle.
+/// The operation with the model's handle.
 pub(super) fn at_place(op: &Op<Fd>, at: Place<u32>) -> Op<u32> {
     match *op {
         Op::GetAttribute { follow, name, bytes, .. } => Op::GetAttribute { at, follow, name, bytes },

@@ -1,9 +1,9 @@
-//! A list that is cheap to copy: copies share what none of them has changed since.
+//! A list that is cheap to copy: copies share the chunks that neither has changed.
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-/// Elements that are copied together at the first change.
+/// Elements in a chunk, which the first change copies together.
 const CHUNK: usize = 32;
 
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! Calls that change which number stands for what.
+//! Calls that change the file behind a descriptor number.
 
 use super::open_descriptions::DescriptionTarget;
 use super::world::{Slot, World};
@@ -10,7 +10,7 @@ use trace_file::{Fate, Handle, Modelled, Moment, Rule};
 impl World {
     pub(super) fn close(&mut self, call: &Call, step: &mut Step, fd: Fd) {
         let table = self.task(call).table;
-        // An interrupted close has closed.
+        // An interrupted close still closes the descriptor.
         let fails = call.outcome == trace_file::Outcome::Error(libc::EBADF);
         if fails || self.slot(call, fd).is_none() {
             step.action.fate = self.without_descriptor(call);
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// A message keeps the descriptions that it carries open.
+    /// Sends descriptors in a message. The message keeps their descriptions open.
     pub(super) fn pass(&mut self, call: &Call, step: &mut Step, all: &[Fd]) {
         step.action.fate = Fate::Modelled(Modelled::Descriptors);
         let slots: Vec<Slot> = all.iter().filter_map(|fd| self.slot(call, *fd)).collect();
@@ -70,8 +70,8 @@ impl World {
         }
     }
 
-    /// The oldest description on its way that is what the trace says of the received number. One that nobody in the trace sent
-    /// is learned like any other unknown descriptor.
+    /// Receives descriptors. Each received number gets the oldest sent description whose file matches the
+    /// note. If none matches, the number is learned like any unknown descriptor.
     pub(super) fn receive(&mut self, call: &Call, step: &mut Step, made: &[Fd]) {
         step.action.fate = Fate::Modelled(Modelled::Descriptors);
         let table = self.task(call).table;
@@ -92,7 +92,8 @@ impl World {
         }
     }
 
-    /// Whether the trace notes the file of this description beside the number; without a note, any will do.
+    /// Whether the trace notes the file of this description beside the number. Without a note, any
+    /// description matches.
     fn is_noted(&mut self, call: &Call, fd: Fd, sent: Handle) -> bool {
         let Some((_, note)) = call.notes.iter().find(|(noted, _)| *noted == fd) else { return true };
         let path = self.names.bytes(*note).to_vec();
@@ -106,7 +107,7 @@ impl World {
         }
     }
 
-    /// Descriptors that are no files.
+    /// Makes descriptors that are not files.
     pub(super) fn opaque(&mut self, call: &Call, step: &mut Step, made: &[Fd], close_on_exec: bool) {
         step.action.fate = Fate::Modelled(Modelled::NoFile);
         let table = self.task(call).table;

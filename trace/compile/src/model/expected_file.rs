@@ -1,10 +1,10 @@
-//! What a call tells of a file.
+//! The kind of file that a successful call implies.
 
 use super::tree::{NodeKind, ROOT};
 use std::collections::HashMap;
 use trace_file::Name;
 
-/// What a successful call says about the file at the end of its path.
+/// The kind of file that a successful call implies for the end of its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ExpectedFile {
     Anything,
@@ -14,7 +14,7 @@ pub(super) enum ExpectedFile {
 }
 
 impl ExpectedFile {
-    /// What a file is of which no more is known.
+    /// The node kind to assume if nothing else is known.
     pub(super) fn kind(self) -> NodeKind {
         match self {
             ExpectedFile::Anything => NodeKind::Undecided,

@@ -1,4 +1,4 @@
-//! Whether the model, as it is now, could give a call the result that the trace shows.
+//! Whether the model's current state could give a call the result in the trace.
 
 use super::linearise::places;
 use super::tree::{End, NodeKind};
@@ -6,19 +6,19 @@ use super::world::World;
 use crate::call::{Ask, Call, Fd};
 use trace_file::{Op, Outcome, Place};
 
-/// What a successful call needs of a name.
+/// The state of a name that a successful call needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NameRequirement {
-    /// Something has it.
+    /// The name exists.
     There,
-    /// Nothing has it.
+    /// The name is absent.
     Free,
     /// Either.
     Any,
 }
 
 impl World {
-    /// `false` only if the call's result contradicts what is known. What is unknown contradicts nothing.
+    /// `false` only if the call's result contradicts the model. Unknown state contradicts nothing.
     pub(crate) fn explains(&mut self, call: &Call) -> bool {
         if call.outcome == Outcome::Unknown || !self.tasks.contains_key(&call.task) {
             return true;
@@ -31,7 +31,7 @@ impl World {
             }
             Ask::Opaque { made, .. } => made.iter().all(|fd| self.is_free(call, *fd)),
             Ask::ChangeDirTo { on } => self.has(call, *on),
-            // A task that is still there cannot have been waited for.
+            // A task that still exists cannot have been waited for.
             Ask::Wait { child: Some(child) } => !self.tasks.contains_key(child),
             _ => true,
         }
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// A short read ends where the file ends.
+    /// Whether a read fits the file's size. A short read ends at the end of the file.
     fn explains_read(&mut self, call: &Call, on: Fd, bytes: u64, at: Option<u64>) -> bool {
         let Some(slot) = self.slot(call, on) else { return true };
         let Some(node) = self.file_of(slot.description) else { return true };
@@ -115,7 +115,7 @@ impl World {
         call.outcome.bytes() == bytes.min(state.size.saturating_sub(start))
     }
 
-    /// A position is where the calls before left it, and the end of a file where they moved it.
+    /// Whether a seek's result fits the position that earlier calls left, or the size of the file.
     fn explains_seek(&self, call: &Call, on: Fd, offset: i64, whence: u32) -> bool {
         let Some(slot) = self.slot(call, on) else { return true };
         let Some(node) = self.file_of(slot.description) else { return true };
@@ -130,7 +130,7 @@ impl World {
         i64::try_from(from).is_ok_and(|from| from.saturating_add(offset) == result)
     }
 
-    /// A size that the trace has changed is what it was changed to.
+    /// Whether a size fits. If the trace has changed the size, a stat must show the new size.
     fn explains_size(&mut self, call: &Call, op: &Op<Fd>) -> bool {
         let Op::Stat { seen: Some(seen), .. } = op else { return true };
         let Some(node) = self.file_meant(call) else { return true };
@@ -139,7 +139,7 @@ impl World {
         !known || seen.mode & libc::S_IFMT != libc::S_IFREG || seen.size == state.size
     }
 
-    /// The file that a call works on, as far as that is known without it.
+    /// The file that a call works on, if the model knows it without the call's result.
     pub(super) fn file_meant(&mut self, call: &Call) -> Option<super::tree::ModelNodeId> {
         let Ask::File(op) = &call.ask else { return None };
         let (at, follow) = match op {
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// Whether nothing but the snapshot, which lacks a name, contradicts a call.
+    /// Whether only the snapshot, which lacks a name, contradicts a call.
     pub(super) fn contradicts_snapshot(&mut self, call: &Call) -> bool {
         let places = places(call);
         call.outcome.succeeded()
@@ -209,13 +209,13 @@ impl World {
             })
     }
 
-    /// Whether something could be made under the name at which a walk ended.
+    /// Whether a file could be created under the name at which a walk ended.
     fn accepts_names(&self, walk: &super::tree::Walk) -> bool {
         let dir = self.tree.node(walk.parent);
         matches!(dir.kind, NodeKind::Directory { whole: true, .. }) && !dir.removed
     }
 
-    /// Where a path starts, as far as that is known.
+    /// The node where a path starts, if known.
     pub(super) fn start_of(&self, call: &Call, dir: Fd, path: &[u8]) -> Option<super::tree::ModelNodeId> {
         if path.starts_with(b"/") {
             return Some(super::tree::ROOT);
@@ -240,11 +240,12 @@ impl World {
         }
     }
 
-    /// The descriptor is known, or the trace itself says what it is.
+    /// Whether the result fits the descriptor: known to the model or noted by the trace, unless the call
+    /// failed with EBADF.
     fn has(&self, call: &Call, fd: Fd) -> bool {
         let slot = self.slot(call, fd);
         let known = slot.is_some() || call.notes.iter().any(|(noted, _)| *noted == fd);
-        // A descriptor that is open for reading only is a bad one to write to.
+        // A write to a read-only descriptor fails with EBADF, too.
         let limited = slot.is_some_and(|slot| self.descriptions[slot.description as usize].limited);
         known != (call.outcome == Outcome::Error(libc::EBADF)) || (known && limited)
     }

@@ -1,4 +1,4 @@
-//! Threads that wait for each other without a file in between: futexes, and the ends of threads.
+//! Waits between threads that touch no file: futexes, and the ends of threads.
 
 use super::world::World;
 use crate::call::{Ask, Call};
@@ -6,40 +6,40 @@ use crate::step::{Prerequisite, Step};
 use std::collections::{HashMap, VecDeque};
 use trace_file::{ActionId, Moment, Nap, Rule};
 
-/// Wakes at one address that nobody has answered; more are lost ones.
+/// Unanswered wakes that are kept for one address. Older ones are dropped as lost wakes.
 const WAKES_MAX: usize = 64;
 
-/// Naps of one thread at one place before it is woken there. Of more, those that follow have their full time.
+/// Naps of one thread at one place that are kept until a wake there. Later naps keep their full length.
 const NAPS_MAX: usize = 1 << 16;
-/// A condition variable has two words side by side, and its sleepers move from one to the other: they are one place.
+/// Bytes of a place. A condition variable has two words side by side, and its sleepers move between them.
 const PLACE_BYTES: u64 = 8;
 
 /// An address in a process's memory.
 type FutexAddress = (u32, u64);
 
-/// A call that woke others.
+/// A call that woke other threads.
 #[derive(Debug, Clone)]
 struct Waker {
     action: ActionId,
-    /// When it returned: it woke nobody who slept later.
+    /// Time of return. Sleeps that began later were not woken by this call.
     end: u64,
-    /// How many of those whom it woke have not returned yet.
+    /// Woken threads that have not returned yet.
     left: u64,
 }
 
-/// Who wakes whom.
+/// The state of all futexes: wakes, naps, and thread ends to wait for.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FutexSleepers {
     /// Wakes, oldest first.
     wakes: HashMap<FutexAddress, VecDeque<Waker>>,
-    /// Of each task and place, the naps since somebody woke it there.
+    /// The naps of each task at each place since the last wake there.
     naps: HashMap<(u32, u64), Vec<ActionId>>,
-    /// Tasks at whose end the kernel wakes who sleeps there.
+    /// The task whose end makes the kernel wake the sleepers at an address.
     ends: HashMap<FutexAddress, u32>,
 }
 
 impl World {
-    /// A new thread has an address where others wait for its end.
+    /// Notes the address at which other threads wait for the end of a new thread.
     pub(super) fn note_child(&mut self, call: &Call, child: Option<u32>, address: Option<u64>) {
         if let (Some(child), Some(address)) = (child, address) {
             let process = self.task(call).process;
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    /// A thread sleeps, or wakes those that do.
+    /// Applies a sleep, nap or wake.
     pub(super) fn sleep_or_wake(&mut self, call: &Call, step: &mut Step) {
         match call.ask {
             Ask::Sleep { address } => self.sleep(call, step, address),
@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// `count` threads go on.
+    /// Notes a wake of `count` threads.
     fn wake(&mut self, call: &Call, address: u64, count: u64) {
         let process = self.task(call).process;
         let wakes = self.sleepers.wakes.entry((process, address)).or_default();
@@ -67,8 +67,8 @@ impl World {
         }
     }
 
-    /// The caller slept until somebody woke it. Who wakes may return after the one who was woken: its start counts. Where
-    /// nobody in the trace did, nothing is known, and the time is think time.
+    /// The caller slept until a wake, so the sleep waits for the start of the waker: a waker may return after
+    /// the sleeper. Without a waker in the trace, the sleep is think time.
     fn sleep(&mut self, call: &Call, step: &mut Step, address: u64) {
         let key = (self.task(call).process, address);
         let woken_by = self.sleepers.wakes.get_mut(&key).and_then(|wakes| {
@@ -90,8 +90,8 @@ impl World {
         step.needs.extend(woken_by.or_else(|| self.end_of_sleep(key)));
     }
 
-    /// The caller slept until its time was over. Whoever wakes it there later would have ended this sleep, too: where others
-    /// are faster than in the trace, a thread that only looks up from time to time must not hold them up.
+    /// The caller slept until its timeout. Any later wake of the caller there would have ended this sleep,
+    /// too. A replay in which other threads are faster must not wait for a thread that only polls.
     fn nap(&mut self, call: &Call, address: u64) {
         let naps = self.sleepers.naps.entry((call.task, address / PLACE_BYTES)).or_default();
         if naps.len() < NAPS_MAX {
@@ -99,7 +99,8 @@ impl World {
         }
     }
 
-    /// The kernel wakes who waits for a thread's end before the trace shows that end: its last call counts.
+    /// The prerequisite of a wait for a thread's end: the thread's last call. The kernel wakes the waiter
+    /// before the trace shows that end.
     fn end_of_sleep(&self, key: FutexAddress) -> Option<Prerequisite> {
         let child = self.sleepers.ends.get(&key)?;
         let last = self.tasks.get(child).map(|task| task.last).or_else(|| self.ends.get(child).copied())?;

@@ -1,4 +1,4 @@
-//! What was there before the trace began, learned from what calls returned.
+//! Learns the initial tree from the results of calls.
 
 use super::expected_file::ExpectedFile;
 use super::linearise::places;
@@ -9,11 +9,12 @@ use crate::call::{Ask, Call, Fd};
 use std::collections::BTreeSet;
 use trace_file::{Handle, InheritedHandle, Name, Names, Op, Outcome, Place, Seen};
 
-/// Stands for a working directory that the trace does not show.
+/// The stand-in for a working directory that the trace does not show.
 const WORKING_DIRECTORY: &[u8] = b"/working-directory";
 
 impl World {
-    /// Adds what a snapshot or another source says was at `path`, with everything on the way.
+    /// Adds a file of the initial tree at `path`, as a snapshot or another source lists the file, and all
+    /// directories on the way.
     pub(crate) fn add_initial(&mut self, path: &[u8], kind: NodeKind, mode: u32, size: u64) -> ModelNodeId {
         let parts = components(path, &mut self.names);
         let mut at = ROOT;
@@ -36,7 +37,7 @@ impl World {
         at
     }
 
-    /// A link that was there, unless something better is known of that path.
+    /// Adds an initial symbolic link, unless the model knows better about that path.
     pub(crate) fn add_link(&mut self, path: &[u8], target: Name) {
         let walk = self.tree.walk(ROOT, path, false, &mut self.names);
         if matches!(walk.end, End::Unknown(_)) {
@@ -44,7 +45,7 @@ impl World {
         }
     }
 
-    /// Another name of a file that was there.
+    /// Adds another name of an initial file.
     pub(crate) fn add_hard_link(&mut self, path: &[u8], node: ModelNodeId) {
         let (dir, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
@@ -66,7 +67,7 @@ impl World {
         std::mem::take(&mut self.hard_links)
     }
 
-    /// Names a new file in a directory that was there from the beginning.
+    /// Adds a file under a name in `dir`. If `dir` is in the initial tree, the file is, too.
     pub(super) fn add_child(&mut self, dir: ModelNodeId, name: Name, kind: NodeKind) -> ModelNodeId {
         self.tree.become_directory(dir);
         let initial = self.tree.node(dir).initial.map(|dir| join(&mut self.names, dir, name));
@@ -75,7 +76,8 @@ impl World {
         node
     }
 
-    /// After a walk that met the unknown: believes the call's result. Returns the file that it must have found.
+    /// Believes the call's result after a walk that met an unknown name. Returns the file that the call must
+    /// have found.
     pub(super) fn believe(
         &mut self,
         walk: &Walk,
@@ -84,7 +86,7 @@ impl World {
     ) -> Option<ModelNodeId> {
         match (&walk.end, outcome) {
             (End::Found(node), _) => Some(*node),
-            // Nobody answers at a socket, nor at a terminal that is not there.
+            // ENXIO: a socket without a listener, or a missing terminal.
             (End::Unknown(rest), Outcome::Error(libc::ENXIO)) => {
                 let node = self.add_rest(walk.parent, rest, ExpectedFile::Anything);
                 self.tree.node_mut(node).kind = NodeKind::Socket;
@@ -98,12 +100,13 @@ impl World {
                 None
             }
             (End::Absent, outcome) if exists(outcome) && self.only_listed_absent(walk) => {
-                // The snapshot lacks it, and nothing in the trace made it: the trace is right, and it was there.
+                // The snapshot lacks the file, and nothing in the trace made it. The trace is right: the file
+                // existed.
                 self.repairs.outside += 1;
                 Some(self.add_child(walk.parent, walk.name?, want.kind()))
             }
             (End::Absent, outcome) if exists(outcome) => {
-                // Something that is not in the trace made it.
+                // A process outside of the trace made the file.
                 self.repairs.outside += 1;
                 let node = self.tree.add(ModelNode::new(want.kind(), None));
                 self.tree.set_entry(walk.parent, walk.name?, Some(node));
@@ -113,7 +116,7 @@ impl World {
         }
     }
 
-    /// Whether nothing but the snapshot says that a name is not there.
+    /// Whether only the snapshot says that a name is absent.
     pub(super) fn only_listed_absent(&self, walk: &Walk) -> bool {
         let dir = self.tree.node(walk.parent);
         match (&dir.kind, walk.name) {
@@ -137,7 +140,7 @@ impl World {
             };
             at = match parent {
                 Some(parent) => {
-                    // Back in what may be known: what follows is a walk of its own.
+                    // `..` leads back to a directory that may be known, so the remainder is another walk.
                     let left: Vec<&[u8]> =
                         rest[index + 1..].iter().map(|name| self.names.bytes(*name)).collect();
                     let left = left.join(&b'/');
@@ -152,7 +155,7 @@ impl World {
         at
     }
 
-    /// What a successful call shows of a file's kind.
+    /// Learns a file's kind from a successful call.
     pub(super) fn decide(&mut self, node: ModelNodeId, want: ExpectedFile) {
         if want == ExpectedFile::Directory {
             self.tree.become_directory(node);
@@ -161,7 +164,8 @@ impl World {
         }
     }
 
-    /// What a program saw of a file's attributes. The first size that it saw is the initial one, if nothing changed it.
+    /// Learns from attributes that a program saw. The last size seen before the trace changes the size is the
+    /// initial one.
     pub(super) fn see(&mut self, node: ModelNodeId, seen: Seen) {
         let made_up = self.is_made_up(node);
         let kind = match seen.mode & libc::S_IFMT {
@@ -184,7 +188,7 @@ impl World {
         }
     }
 
-    /// Whether a file stands for one in /proc or /sys: what those say of sizes is not what reads get.
+    /// Whether a file is in /proc or /sys, where sizes do not match the bytes that reads return.
     pub(super) fn is_made_up(&self, node: ModelNodeId) -> bool {
         self.tree.node(node).initial.is_some_and(|path| {
             let path = self.names.bytes(path);
@@ -192,7 +196,7 @@ impl World {
         })
     }
 
-    /// A read got bytes up to `end`: the file was at least as long.
+    /// Learns a minimum size: a read got bytes up to `end`.
     pub(super) fn at_least(&mut self, node: ModelNodeId, end: u64) {
         let state = self.tree.node_mut(node);
         if state.initial.is_some() && !state.resized && state.size < end {
@@ -200,8 +204,8 @@ impl World {
         }
     }
 
-    /// Takes what the trace says about descriptors that the model does not know, or knows as something else. What the
-    /// call itself makes is not there yet.
+    /// Learns the descriptors that the trace notes and that the model lacks or knows differently. Descriptors
+    /// that the call itself makes are left out.
     pub(super) fn learn(&mut self, call: &Call) {
         let made = match &call.ask {
             Ask::Receive { made } | Ask::Opaque { made, .. } => &made[..],
@@ -213,8 +217,8 @@ impl World {
         self.assume_directory(call);
     }
 
-    /// Relative names of a task whose working directory the trace never shows are in a directory of their own: which one it was
-    /// matters only where an absolute name leads there, too.
+    /// Gives a task a made-up working directory if the trace never shows the real one. The real one matters
+    /// only if an absolute name leads there, too.
     fn assume_directory(&mut self, call: &Call) {
         let directory = self.task(call).directory;
         if self.directories[directory].at.is_some() || call.outcome == Outcome::Unknown {
@@ -235,7 +239,7 @@ impl World {
         self.directories[directory].at = Some(handle);
     }
 
-    /// The same for one descriptor.
+    /// Learns one descriptor.
     pub(super) fn learn_one(&mut self, call: &Call, fd: Fd) {
         let Some((_, note)) = call.notes.iter().find(|(noted, _)| *noted == fd) else { return };
         let text = self.names.bytes(*note).to_vec();
@@ -256,7 +260,7 @@ impl World {
         let agrees = match (known, shown) {
             (None, _) => false,
             (Some(DescriptionTarget::File(_)), None) => true,
-            // A pipe that has a name is noted by it.
+            // The note of a named pipe is its name.
             (Some(DescriptionTarget::Pipe(name)), None) => name == *note,
             (Some(known), Some(shown)) => known == shown,
             (Some(_), None) => false,
@@ -264,7 +268,7 @@ impl World {
         if agrees {
             return;
         }
-        // Nothing is missing from the trace where a pipe is made, or for the three that every program begins with.
+        // The trace lacks nothing if the call makes a pipe, or for the three standard descriptors.
         let missing = fd > 2 && !matches!(call.ask, Ask::Pipe { .. });
         self.repairs.descriptors += u64::from(missing);
         let handle = match shown {
@@ -274,7 +278,7 @@ impl World {
         self.install(task.table, fd, handle, false);
     }
 
-    /// A description that was open when the trace began.
+    /// Adds a description that was open when the trace began.
     fn inherit(&mut self, path: Name, want: ExpectedFile) -> Handle {
         let bytes = self.names.bytes(path).to_vec();
         let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(&bytes);
@@ -292,7 +296,7 @@ impl World {
     }
 }
 
-/// Results that only something that exists can give.
+/// Whether a result proves that the file exists.
 fn exists(outcome: Outcome) -> bool {
     use libc::{EEXIST, EINVAL, EISDIR, ENOTEMPTY};
     matches!(outcome, Outcome::Value(_) | Outcome::Error(EEXIST | EINVAL | EISDIR | ENOTEMPTY))
@@ -305,22 +309,22 @@ fn join(names: &mut Names, dir: Name, name: Name) -> Name {
     names.intern(&path)
 }
 
-/// Symbolic links that were there before, from opens that found a file under another name than they asked for.
+/// Finds initial symbolic links from opens whose file has another name than the program asked for.
 #[derive(Debug, Default)]
 pub(crate) struct InitialLinks {
-    /// What was asked for, and what was found; shortest first.
+    /// Length of the requested path, the requested path, and the found path; shortest first.
     pairs: BTreeSet<(usize, Vec<u8>, Vec<u8>)>,
 }
 
 impl InitialLinks {
-    /// Looks at one call.
+    /// Takes the pair of paths from one call.
     pub(crate) fn add(&mut self, call: &Call, names: &Names) {
         let (Ask::File(Op::Open { at, .. }), Some(note)) = (&call.ask, call.made_note) else { return };
         let (path, found) = (names.bytes(at.path), names.bytes(note));
         let base = match call.notes.iter().find(|(fd, _)| *fd == at.dir) {
             Some((_, note)) => names.bytes(*note),
             None if path.starts_with(b"/") => b"/",
-            // Below which directory is not known.
+            // The base directory is unknown.
             None => return,
         };
         let asked = lexical(base, path);
@@ -330,10 +334,10 @@ impl InitialLinks {
         }
     }
 
-    /// Pairs of link and target, shortest first; longer ones are seen through the shorter ones.
+    /// Pairs of link and target, shortest first. Longer paths are resolved through shorter ones.
     pub(crate) fn finish(self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut links: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
-        // Directories first: what is left after them are links to files.
+        // Directories first: differences that remain afterwards are links to files.
         for whole in [false, true] {
             for (_, asked, found) in &self.pairs {
                 let seen = through(asked, &links);
@@ -349,7 +353,7 @@ impl InitialLinks {
     }
 }
 
-/// Bytes of the components that both paths end in.
+/// Bytes of the trailing components that both paths share.
 fn shared_tail(a: &[u8], b: &[u8]) -> usize {
     let mut shared = 0;
     for (length, (x, y)) in a.iter().rev().zip(b.iter().rev()).enumerate() {

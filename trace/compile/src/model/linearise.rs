@@ -1,11 +1,13 @@
 //! Puts overlapping calls into one order, each inside its interval, so that the model explains their results.
 //!
-//! A call takes effect at some moment between entry and return. By default that is its return, where a lock was granted and
-//! a wait ended; for calls that make tasks, write to pipes or replace a program, it is the entry, because others see their
-//! effect before they return. If the model contradicts a call's result, calls that have begun by then are tried first; and what
-//! a call under way has seen is left as it is until that call is applied.
+//! A call takes effect at a moment between entry and return. The default moment is the return, where a lock
+//! was granted or a wait ended. Calls that make tasks, write to pipes or replace a program take effect at
+//! entry, because other tasks see the effect before the return. If the model contradicts a call's result, the
+//! lineariser first tries to apply overlapping calls before it. State that a call under way has observed
+//! stays unchanged until that call is applied.
 //!
-//! Where that is not enough, a choice made before was wrong: [`search`](super::search) goes back and makes others.
+//! If that is not enough, an earlier choice was wrong: [`search`](super::search) goes back and tries other
+//! choices.
 
 use super::search::{Checkpoint, Moves};
 use super::waiting::{EffectMoment, Waiting, WaitingCall};
@@ -15,45 +17,46 @@ use crate::step::Step;
 use std::collections::HashSet;
 use trace_file::{Op, Operand, Outcome, Place};
 
-/// Races that are listed; all are counted.
+/// Races that are listed; all races are counted.
 const RACES_LISTED_MAX: usize = 1 << 20;
 
-/// Calls that are looked at together. One of them may take effect before all others, whenever it returns; only what comes more
-/// than so many calls too late is late, and counted.
+/// Calls in the window. Within the window, any call may take effect first, however late it returns. A call
+/// that comes more than a window too late is counted as late.
 pub(super) const WINDOW: usize = 1 << 16;
 
-/// A call that was applied, and can still be taken back.
+/// An applied call that can still be undone.
 #[derive(Debug)]
 pub(super) struct Applied {
     pub(super) one: WaitingCall,
     pub(super) step: Step,
 }
 
-/// Applies calls as they come, each within a window of those around it, and gives each step to `each`, in the order found.
+/// Applies calls in an order that explains their results, within a window, and passes each step to `each` in
+/// that order.
 pub(crate) struct Lineariser<'a, Each> {
     pub(super) world: &'a mut World,
     window: usize,
     pub(super) waiting: Waiting,
-    /// What was applied since the older checkpoint.
+    /// Calls applied since the older checkpoint.
     pub(super) past: Vec<Applied>,
-    /// Calls among them whose result the model did not explain.
+    /// Calls in `past` whose result the model did not explain.
     pub(super) contradicted: Vec<usize>,
-    /// Choices that differ from the usual ones.
+    /// Choices that differ from the default order.
     pub(super) moves: Moves,
     pub(super) checkpoints: Vec<Checkpoint>,
-    /// Contradicted calls for which other choices were looked for.
+    /// Contradicted calls that the search has already tried to explain.
     pub(super) given_up: HashSet<usize>,
-    /// Calls applied so far, taken back ones too: what the search costs.
+    /// Calls applied so far, including undone ones: the cost of the search.
     pub(super) applied: u64,
-    /// The moment up to which all that came was applied.
+    /// All calls up to this moment were applied.
     until: EffectMoment,
-    /// Calls that came after that.
+    /// Calls that arrived after `until` had passed them.
     late: u64,
     pub(super) each: Each,
 }
 
 impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
-    /// For calls that come about in the order in which they end.
+    /// A lineariser for calls that arrive roughly in the order of their ends.
     pub(crate) fn new(world: &'a mut World, each: Each) -> Self {
         Lineariser::with_window(world, WINDOW, each)
     }
@@ -79,7 +82,7 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         lineariser
     }
 
-    /// Takes the next call, and applies the first one if the window is full.
+    /// Adds a call, and applies the first call in the window if the window is full.
     pub(crate) fn add(&mut self, call: Call) {
         let moment = self.waiting.add(call, &self.world.names);
         self.late += u64::from(moment < self.until);
@@ -88,19 +91,20 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         }
     }
 
-    /// Whether the trace has more of something than is kept, so that what follows makes no difference.
+    /// Whether the trace exceeds a limit. Further calls make no difference then.
     pub(crate) fn is_refused(&self) -> bool {
         self.world.excess.is_some()
     }
 
-    /// Applies what is left.
+    /// Applies the remaining calls.
     pub(crate) fn finish(mut self) {
         while !self.is_refused() && self.go_on() {}
         self.past.drain(..).for_each(|applied| (self.each)(applied.step));
         self.world.repairs.late = self.late;
     }
 
-    /// Applies the next call, looks for another order if one is needed, and gives away what is settled; says whether there was one.
+    /// Applies the next call, searches for another order if needed, and passes on the settled steps. Returns
+    /// whether a call was left.
     fn go_on(&mut self) -> bool {
         if let Some((moment, _)) = self.waiting.first() {
             self.until = self.until.max(moment);
@@ -111,7 +115,7 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         was_one
     }
 
-    /// Applies the next call, and those that must come before it; says whether there was one.
+    /// Applies the next call and the calls that must come before it. Returns whether a call was left.
     pub(super) fn advance(&mut self) -> bool {
         let first = self.waiting.first();
         if let Some((_, at)) = first {
@@ -120,7 +124,8 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         first.is_some()
     }
 
-    /// Applies a call after what comes before it: what was moved there, and earlier calls of its task, whatever their stamps say.
+    /// Applies a call after the calls moved before it and after earlier calls of its task, whatever their
+    /// time stamps say.
     fn place(&mut self, at: usize, within: &mut Vec<usize>) {
         within.push(at);
         for moved in self.moves.before(at) {
@@ -145,11 +150,11 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         self.apply(one);
     }
 
-    /// Tries calls that overlap with this one, one after the other, until its result is explained.
+    /// Applies overlapping calls early, one by one, until they explain this call's result.
     fn reorder(&mut self, one: &WaitingCall) {
         for at in self.waiting.overlapping(&one.call, one.closes) {
             let Some(other) = self.waiting.get(at) else { continue };
-            // Only a change can help, and only one that is explained itself.
+            // Only a change whose own result is explained can help.
             let may = self.may_come(at, one.at) && changes(&other.call);
             if !may || !helps(self.world, &other.call, &one.call) {
                 continue;
@@ -160,7 +165,7 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
             }
         }
         self.contradicted.push(one.at);
-        // Where only the snapshot says otherwise, the trace is right.
+        // If only the snapshot contradicts the trace, the trace is right.
         if self.world.contradicts_snapshot(&one.call) {
             return;
         }
@@ -170,7 +175,7 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         }
     }
 
-    /// A child that was waited for has ended, even if the line that says so comes later.
+    /// Applies the end of a child that was waited for, even if its line comes later.
     fn end_of_child(&mut self, child: u32) {
         let Some(at) = self.waiting.next_of(child) else { return };
         if self.waiting.get(at).is_some_and(|one| one.call.ask == Ask::Exit) {
@@ -178,7 +183,7 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         }
     }
 
-    /// A thread's calls up to a line: from there on, it has another number.
+    /// Applies a thread's calls up to a line. From that line on, the thread has another number.
     fn last_calls(&mut self, task: u32, line: u64) {
         while let Some(before) = self.waiting.next_of(task)
             && self.waiting.get(before).is_some_and(|one| one.call.line < line)
@@ -188,7 +193,8 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         }
     }
 
-    /// Whether a call may be applied before another one: neither that nor what is still to come was put before it.
+    /// Whether call `at` may be applied before call `before`: neither `before` nor a waiting call was moved
+    /// before `at`.
     fn may_come(&self, at: usize, before: usize) -> bool {
         let waits = |first: &usize| *first == before || self.waiting.get(*first).is_some();
         self.waiting.is_next(at) && !self.moves.before(at).iter().any(waits)
@@ -200,8 +206,8 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
         self.apply(one);
     }
 
-    /// Applies a call. If it changes what a call under way has seen as it is now, that one comes first: it may not be
-    /// explained any more afterwards.
+    /// Applies a call. Calls under way that observed the state before the change come first, because the
+    /// change may contradict their results.
     fn apply(&mut self, one: WaitingCall) {
         let call = &one.call;
         if changes(call) && call.outcome.succeeded() {
@@ -225,7 +231,8 @@ impl<'a, Each: FnMut(Step)> Lineariser<'a, Each> {
     }
 }
 
-/// Whether `other` is explained now and concerns a name, number, lock or file that `call` concerns.
+/// Whether `other` is explained now and concerns the same name, number, lock or file as `call`, or the same
+/// task.
 fn helps(world: &mut World, other: &Call, call: &Call) -> bool {
     world.explains(other) && (related(world, other, call) || other.task == call.task)
 }
@@ -254,13 +261,13 @@ pub(super) fn resizes(call: &Call) -> bool {
     }
 }
 
-/// Locks are taken and given back by lock calls, and given back by closes of any kind.
+/// Whether a call takes or releases locks: a lock call or a close of any kind.
 pub(super) fn moves_locks(call: &Call) -> bool {
     let file = matches!(call.ask, Ask::File(Op::Lock { .. } | Op::Flock { .. } | Op::Close { .. }));
     file || matches!(call.ask, Ask::Exit | Ask::Duplicate { .. } | Ask::CloseRange { .. })
 }
 
-/// Where the files are that a call names.
+/// The places that a call names.
 pub(super) fn places(call: &Call) -> Vec<Place<Fd>> {
     let mut places = Vec::new();
     if let Ask::File(op) = &call.ask {

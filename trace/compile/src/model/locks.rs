@@ -1,8 +1,10 @@
-//! Who holds which lock, by the kernel's rules: byte-range locks belong to a descriptor table (POSIX) or to a description
-//! (OFD), flock to a description. Closing any descriptor of a file gives back all that its table holds on that file.
+//! Locks and their owners, by the kernel's rules. Byte-range locks belong to a descriptor table (POSIX) or a
+//! description (OFD), flock to a description. Closing any descriptor of a file releases all locks that its
+//! table holds on that file.
 //!
-//! A replay is one process, where POSIX locks would exclude nobody. So a table's locks on a file are taken through one of its
-//! descriptions, the *carrier*, as locks of that description; they are given back as the kernel would have done it.
+//! A replay is one process, so POSIX locks would exclude nothing. The replay therefore takes a table's locks
+//! on a file through one of the table's descriptions, the *carrier*, as OFD locks. They are released as the
+//! kernel would have released them.
 
 use super::expected_file::ExpectedFile;
 use super::tree::ModelNodeId;
@@ -12,7 +14,7 @@ use crate::step::{Resource, Series, SeriesRole, Step, TouchMode};
 use std::collections::HashMap;
 use trace_file::{Fate, Handle, LockKind, LockOwner, Modelled, Op, Outcome};
 
-/// To whom a byte-range lock belongs.
+/// The owner of a byte-range lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum LockHolder {
     /// A descriptor table: in practice, a process.
@@ -21,13 +23,13 @@ enum LockHolder {
     Description(Handle),
 }
 
-/// A lock that is held.
+/// A byte-range lock that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct HeldLock {
     owner: LockHolder,
     kind: LockKind,
     range: (u64, u64),
-    /// Whether a replay takes it, too.
+    /// Whether a replay takes the lock, too.
     replayed: bool,
 }
 
@@ -37,7 +39,7 @@ pub(super) struct Locks {
     ranges: HashMap<ModelNodeId, Vec<HeldLock>>,
     flocks: HashMap<ModelNodeId, Vec<(Handle, LockKind)>>,
     carriers: HashMap<(ModelNodeId, usize), Handle>,
-    /// Descriptions that lose a table's locks in the present action.
+    /// Descriptions that lose a table's locks in the current action.
     unlocked: Vec<Handle>,
 }
 
@@ -54,13 +56,13 @@ impl Locks {
         self.ranges.get(&node).is_none_or(|all| !all.iter().any(|held| held.conflicts(wanted)))
     }
 
-    /// Whether all that stands in the way of a lock is left out of a replay.
+    /// Whether a replay can take a lock: it leaves out all conflicting locks.
     fn is_free_in_replay(&self, node: ModelNodeId, wanted: &HeldLock) -> bool {
         let stands = |held: &HeldLock| held.replayed && held.conflicts(wanted);
         self.ranges.get(&node).is_none_or(|all| !all.iter().any(stands))
     }
 
-    /// Whether the owner of a lock has locked any of its bytes for itself alone.
+    /// Whether the owner of a lock holds an exclusive lock on any byte of the range.
     fn has_exclusive(&self, node: ModelNodeId, wanted: &HeldLock) -> bool {
         let (from, to) = wanted.range;
         let own = |held: &HeldLock| held.owner == wanted.owner && held.range.0 < to && from < held.range.1;
@@ -74,7 +76,7 @@ impl Locks {
         kind == LockKind::Unlock || !all.into_iter().any(|(other, held)| *other != owner && excludes(*held))
     }
 
-    /// What the owner held in that range is replaced; ranges that stick out on either side stay.
+    /// Replaces the owner's locks in the range. Parts outside of the range stay.
     fn set(&mut self, node: ModelNodeId, wanted: HeldLock) {
         let all = self.ranges.entry(node).or_default();
         let (from, to) = wanted.range;
@@ -96,7 +98,7 @@ impl Locks {
         }
     }
 
-    /// Gives back all of an owner's locks on a file; says whether there were any.
+    /// Releases all of an owner's locks on a file. Returns whether there were any.
     fn release(&mut self, node: ModelNodeId, owner: LockHolder) -> bool {
         let Some(all) = self.ranges.get_mut(&node) else { return false };
         let before = all.len();
@@ -119,7 +121,7 @@ impl Locks {
         released
     }
 
-    /// Through which description a table's locks on a file are taken; none if that is another table's carrier.
+    /// The carrier of a table's locks on a file. `None` if `candidate` is another table's carrier.
     fn carrier(&mut self, node: ModelNodeId, table: usize, candidate: Handle) -> Option<Handle> {
         if let Some(carrier) = self.carriers.get(&(node, table)) {
             return Some(*carrier);
@@ -132,7 +134,7 @@ impl Locks {
     }
 }
 
-/// A range as calls give it: no bytes means up to the end, however far that moves.
+/// A range from a call's arguments. Zero bytes means up to the end of the file, even if the end moves.
 fn range_of(start: u64, bytes: u64) -> (u64, u64) {
     (start, if bytes == 0 { u64::MAX } else { start.saturating_add(bytes) })
 }
@@ -148,7 +150,8 @@ impl World {
         let range = range_of(start, bytes);
         let owned_by = self.owner_of(call, file.slot.description, owner);
         let mut wanted = HeldLock { owner: owned_by, kind, range, replayed: true };
-        // Shared locks commute. Giving one back does not, as an exclusive one may wait; nor does sharing what was exclusive.
+        // Shared locks commute. A release does not, because an exclusive lock may wait for it; nor does a
+        // change from exclusive to shared.
         let adds = kind == LockKind::Shared && !self.locks.has_exclusive(file.node, &wanted);
         let how = if adds { TouchMode::Read } else { TouchMode::Write };
         step.touch_range(Resource::Locks(file.node), how, range.0, range.1);
@@ -157,7 +160,7 @@ impl World {
             && self.locks.is_free_in_replay(file.node, &wanted)
             && !self.locks.is_free(file.node, &wanted);
         let on = match wanted.owner {
-            // Whether a descriptor allows the lock is its own.
+            // EBADF: the mode of this descriptor forbids the lock, so the replay uses this description.
             _ if call.outcome == Outcome::Error(libc::EBADF) => Some(file.slot.description),
             LockHolder::Description(description) => Some(description),
             LockHolder::Table(table) => self.locks.carrier(file.node, table, file.slot.description),
@@ -188,7 +191,8 @@ impl World {
         let converts = held.is_some_and(|held| held != kind);
         let adds = kind == LockKind::Shared && !converts;
         step.touch(Resource::Flock(file.node), if adds { TouchMode::Read } else { TouchMode::Write });
-        // The kernel gives the old lock back before it tries to get the new one, and does not take it again if it fails.
+        // The kernel releases the old lock before it tries to get the new one, and does not restore it after
+        // a failure.
         if call.outcome.succeeded() || converts {
             self.locks.release_flock(file.node, on);
         }
@@ -226,7 +230,7 @@ impl World {
         }
     }
 
-    /// A table closes a number of this description: it loses all its byte-range locks on that file.
+    /// Applies a close of a descriptor: its table loses all byte-range locks on that file.
     pub(super) fn unlock_at_close(&mut self, table: usize, description: Handle, step: &mut Step) {
         let Some(node) = self.file_of(description) else { return };
         let carrier = self.locks.carriers.remove(&(node, table));
@@ -237,7 +241,7 @@ impl World {
         }
     }
 
-    /// The last reference to a description goes, and its own locks with it.
+    /// Applies the last close of a description, which releases the description's own locks.
     pub(super) fn unlock_at_last_close(&mut self, description: Handle, step: &mut Step) {
         let Some(node) = self.file_of(description) else { return };
         let ranges = self.locks.release(node, LockHolder::Description(description));
@@ -250,7 +254,7 @@ impl World {
         }
     }
 
-    /// Carriers that the present action leaves open, and that lose the locks they carry.
+    /// Takes the carriers that stay open after the current action and lose the locks they carry.
     pub(super) fn take_unlocked(&mut self, closed: &[Handle], step: &mut Step) -> Box<[Handle]> {
         let mut unlocked = std::mem::take(&mut self.locks.unlocked);
         unlocked.retain(|handle| !closed.contains(handle));

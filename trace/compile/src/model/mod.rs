@@ -1,5 +1,5 @@
-//! The model: a small kernel without bytes. It runs the calls of a trace in an order that explains their results, learns from
-//! the results what was there before, and says of each call what it touches.
+//! The model: a small kernel without file contents. It runs the calls of a trace in an order that explains
+//! their results, learns the initial tree from the results, and lists the resources that each call touches.
 
 mod apply;
 mod attributes;

@@ -9,19 +9,19 @@ use crate::step::{Resource, Series, SeriesRole, Step, TouchMode};
 use std::collections::HashMap;
 use trace_file::{Fate, Modelled, NO_HANDLE, Name, Op, Outcome, Place, Skipped};
 
-/// A place of a call, found.
+/// A place of a call, after the walk along its path.
 pub(super) struct Located {
     pub(super) walk: Walk,
     /// The same place, with the model's handle.
     pub(super) place: Place<u32>,
-    /// Where the walk began, if that was a descriptor.
+    /// The descriptor at which the walk began, if any.
     pub(super) slot: Option<Slot>,
-    /// The file, if there is one.
+    /// The file, if it exists.
     pub(super) node: Option<ModelNodeId>,
 }
 
 impl World {
-    /// Follows a place. On failure, says what to do with the call.
+    /// Walks along a place. The error is the fate of the call.
     pub(super) fn locate(
         &mut self,
         call: &Call,
@@ -47,7 +47,7 @@ impl World {
         Ok(Located { walk, place: Place { dir: handle, path: at.path }, slot, node })
     }
 
-    /// An unknown descriptor explains EBADF; nothing else.
+    /// The fate of a call on an unknown descriptor, which explains EBADF and no other result.
     pub(super) fn without_descriptor(&self, call: &Call) -> Fate {
         match call.outcome {
             Outcome::Error(libc::EBADF) => Fate::Modelled(Modelled::Descriptors),
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// Notes the names looked up, and the last one in its own role.
+    /// Notes the names looked up. The last name gets the role `last`.
     pub(super) fn look(&self, step: &mut Step, found: &Located, last: SeriesRole) {
         let key = found.walk.name.map(|name| (found.walk.parent, name));
         for (dir, name) in &found.walk.looked {
@@ -83,12 +83,12 @@ impl World {
         found.walk.name.map(|name| (found.walk.parent, name))
     }
 
-    /// A new file under a name that was free.
+    /// Makes a file under a free name.
     fn create(&mut self, step: &mut Step, found: &mut Located, kind: NodeKind, mode: u32) -> ModelNodeId {
         if let End::Unknown(rest) = &found.walk.end
             && rest.len() > 1
         {
-            // A directory on the way was never seen: it must have been there.
+            // An unknown directory on the way must have existed.
             let parent = self.add_path(found.walk.parent, &rest[..rest.len() - 1]);
             (found.walk.parent, found.walk.name) = (parent, rest.last().copied());
         }
@@ -126,10 +126,11 @@ impl World {
             ExpectedFile::Anything
         };
         let creates = has(libc::O_CREAT);
-        // A success with O_CREAT proves nothing about what was there before; an unknown name counts as free.
+        // A success with O_CREAT proves nothing about the file before the call; an unknown name counts as
+        // free.
         let believed = if creates && call.outcome.succeeded() { Outcome::Unknown } else { call.outcome };
         let located = Call { outcome: believed, ..call.clone() };
-        // What must be new is not looked for behind a link.
+        // O_EXCL does not follow a link.
         let follow = !has(libc::O_NOFOLLOW) && !has(libc::O_CREAT | libc::O_EXCL);
         let mut found = self.locate(&located, at, follow, want)?;
         let place = found.place;
@@ -161,7 +162,7 @@ impl World {
             description.limited = flags & libc::O_ACCMODE as u32 != libc::O_RDWR as u32;
             let table = self.task(call).table;
             let (series, closed) = self.install(table, made, handle, has(libc::O_CLOEXEC));
-            // An older file under this number was closed by a call that the trace lacks.
+            // A call that the trace lacks closed the older file under this number.
             self.repairs.descriptors += u64::from(closed.is_some());
             step.in_series(Series::Descriptor(series), SeriesRole::Create);
             step.in_series(Series::Description(handle), SeriesRole::Create);
@@ -196,8 +197,8 @@ impl World {
         Ok(place)
     }
 
-    /// A directory was not removed: whether it was empty is a result. In the paper's terms an action also touches what a
-    /// directory points to; one name in it is enough to keep it from being empty.
+    /// Notes that a directory was not empty, because that decided the result. In the paper's terms, an action
+    /// also touches the files that a directory points to. One name is enough to keep the directory occupied.
     fn see_occupied(&self, step: &mut Step, dir: ModelNodeId) {
         step.touch(Resource::Listing(dir), TouchMode::Read);
         if let NodeKind::Directory { entries, .. } = &self.tree.node(dir).kind {
@@ -242,7 +243,7 @@ impl World {
     ) -> Result<Op<u32>, Fate> {
         let source = self.locate(call, from, false, ExpectedFile::Anything)?;
         let exchange = flags & libc::RENAME_EXCHANGE != 0;
-        // EINVAL says that one would be moved into itself, not that the other is there.
+        // EINVAL says that a directory would move into itself, not that the target exists.
         let proves = match call.outcome {
             Outcome::Error(error) => error != libc::EINVAL,
             _ => exchange,
@@ -254,12 +255,12 @@ impl World {
         if !call.outcome.succeeded() {
             self.look(step, &source, SeriesRole::Use);
             self.look(step, &target, SeriesRole::Use);
-            // Whether it was empty is a result.
+            // The target directory's emptiness decided the result.
             if let Some(node) = target.node.filter(|node| !self.tree.is_file(*node)) {
                 self.see_occupied(step, node);
             }
         } else if source.node.is_some() && source.node == target.node {
-            // Two names of one file: the kernel leaves both.
+            // Two names of one file: the kernel keeps both.
             self.look(step, &source, SeriesRole::Use);
             self.look(step, &target, SeriesRole::Use);
         } else if let (Some(node), Some((from_dir, from_name))) = (source.node, Self::last(&source)) {

@@ -1,5 +1,5 @@
-//! What is alive in the model: open file descriptions, and files that have a name or are open. The rest is forgotten, so that a
-//! long trace takes no more memory than a short one on as many files.
+//! The live part of the model: open file descriptions, and files that have a name or are open. The model
+//! forgets all others, so the length of a trace does not determine the memory.
 
 use super::tree::{ModelNodeId, Tree};
 use super::world::World;
@@ -13,10 +13,10 @@ use trace_file::{Handle, Name};
 pub(super) struct Description {
     pub(super) on: DescriptionTarget,
     pub(super) position: u64,
-    /// Whether that is known: not of what was open before the trace began.
+    /// Whether the position is known. It is unknown for descriptions opened before the trace began.
     pub(super) placed: bool,
     pub(super) append: bool,
-    /// Whether it is known to be open for reading or writing only.
+    /// Whether the description is known to be read-only or write-only.
     pub(super) limited: bool,
     pub(super) references: u32,
 }
@@ -24,21 +24,21 @@ pub(super) struct Description {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DescriptionTarget {
     File(ModelNodeId),
-    /// A pipe, by what the trace calls it.
+    /// A pipe, by its name in the trace.
     Pipe(Name),
     Other,
 }
 
-/// Open file descriptions, by handle. What was closed is like something that was never open.
+/// Open file descriptions, by handle. A closed description looks like one that was never opened.
 #[derive(Debug, Clone, Default)]
 pub(super) struct OpenDescriptions {
     live: HashMap<Handle, Description>,
     made: u32,
-    /// Those that lost their last reference in the present action.
+    /// Descriptions that lost their last reference in the current action.
     released: Vec<Handle>,
 }
 
-/// What stands for a description that is closed.
+/// The stand-in for a closed description.
 const CLOSED: Description = Description {
     on: DescriptionTarget::Other,
     position: 0,
@@ -56,7 +56,7 @@ impl OpenDescriptions {
         handle
     }
 
-    /// How many were ever made.
+    /// The number of descriptions made so far.
     pub(super) fn made(&self) -> u32 {
         self.made
     }
@@ -81,10 +81,10 @@ impl IndexMut<usize> for OpenDescriptions {
 }
 
 impl World {
-    /// After an action: what it left without references is forgotten, and noted for the orders.
+    /// Forgets the descriptions and files that an action left unreferenced, and notes them for the orders.
     pub(super) fn forget(&mut self, step: &mut Step) {
         for handle in std::mem::take(&mut self.descriptions.released) {
-            // It may have got a new reference, or have been released twice.
+            // The description may have a new reference by now, or may be listed twice.
             let Some(state) = self.descriptions.live.get(&handle) else { continue };
             if state.references == 0 {
                 if let DescriptionTarget::File(node) = state.on {
@@ -113,7 +113,7 @@ mod tests {
     use crate::model::Lineariser;
     use crate::parse::{Source, Strace};
 
-    /// Applies lines, the last of which must leave nothing behind.
+    /// Applies lines, and returns the resources that each removed.
     fn gone(lines: &str) -> (Vec<Vec<GoneResource>>, World) {
         let mut world = World::new(trace_file::Names::default());
         let (mut source, mut undecoded) = (Strace::new(lines.as_bytes()), Coverage::default());
@@ -140,7 +140,7 @@ mod tests {
             matches!(open_last[2][..], [GoneResource::Description(_), GoneResource::File(_)]),
             "{open_last:?}"
         );
-        // The working directory is still open, and nothing else.
+        // Only the working directory is still open.
         assert_eq!(world.descriptions.live.len(), 1);
     }
 

@@ -1,4 +1,4 @@
-//! Whether what a name leads to could give a call the result that the trace shows.
+//! Whether the file behind a name could give a call the result in the trace.
 
 use super::explain::NameRequirement;
 use super::linearise::{moves_locks, places, resizes};
@@ -8,7 +8,7 @@ use crate::call::{Ask, Call, Fd};
 use trace_file::{Op, Outcome, Place};
 
 impl World {
-    /// Where a place leads now; nothing if it is not known where it starts.
+    /// Where a place leads now. `None` if the start of the path is unknown.
     pub(super) fn end_of(&mut self, call: &Call, at: Place<Fd>, follow: bool) -> Option<End> {
         let path = self.names.bytes(at.path).to_vec();
         let start = self.start_of(call, at.dir, &path)?;
@@ -33,7 +33,7 @@ impl World {
         let (source, target) = (self.end_of(call, from, false), self.end_of(call, to, false));
         let (Some(source), Some(target)) = (source, target) else { return true };
         let target_node = if let End::Found(node) = target { Some(node) } else { None };
-        // The kernel looks for what is renamed first: another error says that it was there.
+        // The kernel looks up the source first, so another error proves that the source existed.
         let source_there = !matches!(source, End::Absent | End::NoParent);
         match call.outcome {
             Outcome::Value(_) => {
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// What the kernel answers to a rename, in the order in which it looks; nothing where something is unknown.
+    /// The kernel's result for a rename, checked in the kernel's order. `None` if a needed fact is unknown.
     fn result_of_rename(
         &mut self,
         call: &Call,
@@ -127,7 +127,7 @@ impl World {
         })
     }
 
-    /// The walk to a name; nothing if it is not known where it starts, or leads to no name.
+    /// The walk to a name. `None` if the start is unknown, or the path ends in no name.
     fn walk_to(&mut self, call: &Call, at: Place<Fd>) -> Option<Walk> {
         let path = self.names.bytes(at.path).to_vec();
         let start = self.start_of(call, at.dir, &path)?;
@@ -137,7 +137,7 @@ impl World {
         Some(walk).filter(|_| known && !path.ends_with(b"/") && !path.ends_with(b"."))
     }
 
-    /// Whether a file may take another's name.
+    /// Whether a rename may replace `old` by `node`.
     fn replaces(&self, node: ModelNodeId, old: ModelNodeId) -> bool {
         let is_directory = |node| match self.tree.node(node).kind {
             NodeKind::Undecided => None,
@@ -210,7 +210,7 @@ impl World {
         seen.any(|name| changed.contains(&name))
     }
 
-    /// Names that a place's walk looks up now, the last one last.
+    /// The names that a place's walk looks up now, in order.
     fn looked_up(&mut self, call: &Call, at: Place<Fd>) -> Vec<(ModelNodeId, trace_file::Name)> {
         let path = self.names.bytes(at.path).to_vec();
         match self.start_of(call, at.dir, &path) {
@@ -263,7 +263,7 @@ impl World {
     }
 }
 
-/// Why a walk does not get as far as its last name.
+/// The error of a walk that stops before its last name.
 fn refused(end: &End) -> Option<i32> {
     match end {
         End::NoParent => Some(libc::ENOENT),
@@ -273,7 +273,7 @@ fn refused(end: &End) -> Option<i32> {
     }
 }
 
-/// Errors that only say what names there are; others may have reasons that no model knows.
+/// Whether an error depends only on names and kinds. The model cannot know the reasons for other errors.
 fn about_names(error: i32) -> bool {
     use libc::{EEXIST, EINVAL, EISDIR, ELOOP, ENOENT, ENOTDIR, ENOTEMPTY};
     [EEXIST, EINVAL, EISDIR, ELOOP, ENOENT, ENOTDIR, ENOTEMPTY].contains(&error)

@@ -1,9 +1,10 @@
-//! Goes back where the order found so far contradicts a result, and tries other orders of the calls that overlapped.
+//! Searches for another order of overlapping calls when the order so far contradicts a result.
 //!
-//! Several orders of overlapping calls may explain their own results; which of them was right, a later result may tell: a size,
-//! a position, a name. So the calls since a checkpoint stay open, and when a result is contradicted, pairs of overlapping calls
-//! that do not commute are tried the other way round, those that touch what the contradicted call touches first. What leaves
-//! the fewest contradictions is taken. The work is bounded; what stays contradicted is a race.
+//! Several orders of overlapping calls may explain their own results, and only a later result (a size, a
+//! position, a name) shows which was right. So calls since a checkpoint can be undone. When a result is
+//! contradicted, the search reverses pairs of overlapping calls that do not commute, beginning with pairs
+//! that touch the resources of the contradicted call. The order with the fewest contradictions wins. The work
+//! is bounded; a result that stays contradicted is a race.
 
 use super::linearise::{Applied, Lineariser, changes};
 use super::waiting::EffectMoment;
@@ -11,13 +12,13 @@ use super::world::World;
 use crate::step::{Resource, Step, Touch, TouchMode};
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Calls between two checkpoints, at least; a wrong choice shows soon or never.
+/// Minimum number of calls between two checkpoints. A wrong choice shows soon or never.
 const CHECKPOINT_CALLS_MIN: usize = 256;
-/// And at most: that many stay in memory twice.
+/// Maximum number of calls between two checkpoints. Twice as many stay in memory.
 const CHECKPOINT_CALLS_MAX: usize = 1 << 14;
-/// Copying the model costs about as much as applying a call for each so many files and tasks.
+/// Parts (files, tasks, tables) of the model that cost as much to copy as one call costs to apply.
 const PARTS_PER_CALL: usize = 16;
-/// Calls after the contradicted one that a choice is judged by, too.
+/// Calls after the contradicted one that also judge a choice.
 const HORIZON: usize = 24;
 /// Choices changed for one contradicted call.
 const DEPTH_MAX: usize = 4;
@@ -25,13 +26,14 @@ const DEPTH_MAX: usize = 4;
 const TRIES_MAX: usize = 400;
 /// Pairs of calls tried after each order.
 const PAIRS_MAX: usize = 64;
-/// Calls before another one that may still overlap with it.
+/// Calls before a call that are searched for an overlap with it.
 const REACH: usize = 64;
-/// The search applies at most so many calls for each call of the trace, and as many as this in any trace.
+/// The search applies at most `WORK_PER_CALL` calls for each call of the trace, and `WORK_MIN` calls in any
+/// trace.
 const WORK_PER_CALL: u64 = 8;
 const WORK_MIN: u64 = 1 << 20;
 
-/// Which calls come before others that would usually come first.
+/// Calls moved before calls that would come first by default.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Moves(HashMap<usize, Vec<usize>>);
 
@@ -50,11 +52,11 @@ impl Moves {
     }
 }
 
-/// The model as it was once.
+/// A copy of the model at an earlier point.
 #[derive(Debug)]
 pub(super) struct Checkpoint {
     world: World,
-    /// Calls of `past` that were applied by then.
+    /// Calls of `past` that were applied at the checkpoint.
     past: usize,
     contradicted: usize,
 }
@@ -68,7 +70,7 @@ struct Tried {
 }
 
 impl<Each: FnMut(Step)> Lineariser<'_, Each> {
-    /// Keeps two checkpoints, and gives away what lies before the older one.
+    /// Keeps two checkpoints, and passes on the steps before the older one.
     pub(super) fn settle(&mut self) {
         let spacing = self.world.size() / PARTS_PER_CALL;
         let spacing = spacing.clamp(CHECKPOINT_CALLS_MIN, CHECKPOINT_CALLS_MAX);
@@ -93,7 +95,7 @@ impl<Each: FnMut(Step)> Lineariser<'_, Each> {
         });
     }
 
-    /// If a call was contradicted that was not before, looks for an order that explains it.
+    /// Searches for an order that explains newly contradicted calls.
     pub(super) fn explain_again(&mut self) {
         while let Some(target) = self.target() {
             let allowed = WORK_MIN.max(WORK_PER_CALL * self.world.applied());
@@ -118,7 +120,7 @@ impl<Each: FnMut(Step)> Lineariser<'_, Each> {
         let mut open = vec![Tried { races, depth: 0, moves, pairs: self.pairs(target) }];
         for _ in 0..TRIES_MAX {
             let left = open.iter_mut().filter(|tried| !tried.pairs.is_empty());
-            // One choice alone is likelier than several that only look better.
+            // A single choice is likelier than several that only look better.
             let rank = |tried: &&mut Tried| (tried.depth > 0, tried.races, tried.depth);
             let Some(tried) = left.min_by_key(rank) else { break };
             let pair = tried.pairs.pop_front().expect("some are left");
@@ -138,7 +140,7 @@ impl<Each: FnMut(Step)> Lineariser<'_, Each> {
         self.run_again(&best.1, horizon);
     }
 
-    /// Applies all calls since the older checkpoint again, up to a moment. Returns how many races there are then.
+    /// Applies all calls since the older checkpoint again, up to a moment. Returns the number of races.
     fn run_again(&mut self, moves: &Moves, horizon: EffectMoment) -> u64 {
         for Applied { one, .. } in self.past.drain(..).rev() {
             self.waiting.put_back(one);
@@ -155,7 +157,8 @@ impl<Each: FnMut(Step)> Lineariser<'_, Each> {
         self.world.repairs.races + self.world.repairs.outside
     }
 
-    /// Pairs of overlapping calls that do not commute: the second one, and the first, which it may come before.
+    /// Pairs of overlapping calls that do not commute. The first of each pair is the later call, which may
+    /// move before the second.
     fn pairs(&self, target: usize) -> VecDeque<(usize, usize)> {
         let Some(place) = self.past.iter().position(|applied| applied.one.at == target) else {
             return VecDeque::new();
@@ -168,7 +171,7 @@ impl<Each: FnMut(Step)> Lineariser<'_, Each> {
                 if !apart || later.one.opens > earlier.one.closes {
                     continue;
                 }
-                // What a contradicted call touches is a guess: anything may have changed its result.
+                // The resources of a contradicted call are a guess: any change may have caused its result.
                 let own =
                     at == place && changes(&earlier.one.call) || before == place && changes(&later.one.call);
                 let rank = match meets(&earlier.step, &later.step) {
@@ -197,7 +200,7 @@ impl<Each: FnMut(Step)> Lineariser<'_, Each> {
         found.into_iter().take(PAIRS_MAX).map(|(.., pair)| pair).collect()
     }
 
-    /// What the call touches (0), and what those touch that touch it (1).
+    /// Distances of resources: 0 if the call touches them, 1 if a call that touches the former touches them.
     fn near(&self, place: usize) -> HashMap<Resource, u32> {
         let own: HashSet<Resource> =
             self.past[place].step.touches.iter().map(|touch| whole(touch.on)).collect();
@@ -212,7 +215,7 @@ impl<Each: FnMut(Step)> Lineariser<'_, Each> {
     }
 }
 
-/// Bytes and size of a file are one thing here: either shows in the other.
+/// Treats the bytes and size of a file as one resource, because each affects the other.
 fn whole(on: Resource) -> Resource {
     match on {
         Resource::Bytes(node) => Resource::Size(node),
@@ -220,7 +223,7 @@ fn whole(on: Resource) -> Resource {
     }
 }
 
-/// What two steps do not commute on.
+/// The first resource on which two steps do not commute.
 fn meets(one: &Step, other: &Step) -> Option<Resource> {
     let commute = |a: &Touch, b: &Touch| a.how == b.how && a.how != TouchMode::Write;
     let meet = |a: &Touch, b: &Touch| {

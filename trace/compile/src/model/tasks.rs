@@ -1,4 +1,4 @@
-//! Tasks: what they share, how they begin and end.
+//! Tasks: the parts they share, their beginning and their end.
 
 use super::world::{Table, Task, TaskDirectory, World};
 use crate::call::{Call, Share};
@@ -7,11 +7,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use trace_file::{Fate, Handle, Modelled, Moment, Op, Rule, TASKS_MAX};
 
-/// Descriptors that are open at one time in all processes of a trace; 40 bytes each. A thousand processes with four thousand each.
+/// Descriptors open at one time in all processes of a trace: a thousand processes with four thousand each.
+/// Each costs 40 bytes.
 const NUMBERS_MAX: usize = 1 << 22;
 
 impl World {
-    /// A task that nobody saw being made: the first one, or one whose parent's line is missing.
+    /// Adds a task whose creation the trace does not show: the first task, or one whose parent's line is
+    /// missing.
     pub(super) fn meet(&mut self, id: u32) {
         if self.tasks.contains_key(&id) {
             return;
@@ -37,7 +39,7 @@ impl World {
         let thread = self.threads;
         self.threads += 1;
         let task = Task { thread, process, table, directory, needs, last: self.next, holds: None };
-        // Of a task whose number comes back the end is not in the trace. What it had open stays open.
+        // The number was reused, so the trace lacks the end of the former task. Its descriptors stay open.
         if let Some(before) = self.tasks.insert(id, task) {
             self.directories[before.directory].users -= 1;
             let table = &mut self.tables[before.table];
@@ -48,7 +50,7 @@ impl World {
         }
     }
 
-    /// Notes that there is more of something than is kept, at the first such line.
+    /// Notes the first line at which the trace exceeds a limit.
     pub(super) fn limit(&mut self, call: &Call) {
         let what = match (self.threads > TASKS_MAX, self.numbers > NUMBERS_MAX) {
             (true, _) => "more than 1,048,576 tasks, and a replay has a thread for each",
@@ -82,7 +84,7 @@ impl World {
         };
         let needs = vec![Prerequisite { on: self.next, moment: Moment::Start, rule: Rule::Clone }];
         self.add_task(child, table, directory, share.process.then_some(parent.process), needs);
-        // A task id may have ended before and come back.
+        // The task id may be reused after an earlier end.
         self.ends.remove(&child);
         if let (true, Some(made)) = (share.hold, self.tasks.get_mut(&child)) {
             made.holds = Some(call.task);
@@ -91,7 +93,7 @@ impl World {
     }
 
     fn copy_table(&mut self, from: usize) -> usize {
-        // Where there are too many already, the trace is refused, and not before it has taken all memory.
+        // Above the limit the trace is refused anyway, so do not use up memory before that.
         let slots = if self.numbers > NUMBERS_MAX {
             HashMap::new()
         } else {
@@ -108,7 +110,8 @@ impl World {
         self.tables.len() - 1
     }
 
-    /// Another program: what is marked for it is closed, and a table shared with others is left to them.
+    /// Applies exec: closes the descriptors marked close-on-exec. A table shared with other tasks is left to
+    /// them.
     pub(super) fn exec(&mut self, call: &Call) -> Step {
         let mut step = self.step(call);
         step.action.fate = Fate::Modelled(Modelled::Process);
@@ -132,7 +135,7 @@ impl World {
         step
     }
 
-    /// The end of a task; of its descriptors, if it was the last that had them.
+    /// Applies the end of a task, and closes its descriptors if no other task shares them.
     pub(super) fn end_task(&mut self, call: &Call) -> Step {
         let mut step = self.step(call);
         step.action.fate = Fate::Modelled(Modelled::Process);
@@ -140,9 +143,9 @@ impl World {
         step
     }
 
-    /// The first task of a process ends because another of its threads has called exec; so do all others that the trace has not
-    /// shown to end. That thread goes on, with what it has open, under the number of the first. Of a thread that nobody has met
-    /// nothing is known: all goes on as it was.
+    /// Ends the first task of a process because another of its threads has called exec, and all other threads
+    /// whose end the trace has not shown. The calling thread continues, with its open files, under the first
+    /// task's number. If the model does not know that thread, nothing changes.
     pub(super) fn supersede(&mut self, call: &Call, by: u32) -> Step {
         let mut step = self.step(call);
         step.action.fate = Fate::Modelled(Modelled::Process);
@@ -164,7 +167,7 @@ impl World {
         step
     }
 
-    /// Takes tasks away, with what only they had.
+    /// Removes tasks and the descriptors and directories that only they used.
     fn end_all(&mut self, tasks: &[u32], step: &mut Step) {
         let mut closed = Vec::new();
         for id in tasks {
@@ -174,7 +177,7 @@ impl World {
                 let mut fds: Vec<i32> = self.tables[table].slots.keys().copied().collect();
                 fds.sort_unstable();
                 closed.extend(fds.into_iter().filter_map(|fd| self.close_one(table, fd, step)));
-                // Nobody has it any more; there may be as many as there were processes.
+                // The table is unreferenced. A trace may have as many tables as processes, so free its slots.
                 self.numbers -= std::mem::take(&mut self.tables[table]).slots.len();
             }
             self.directories[directory].users -= 1;
@@ -192,7 +195,7 @@ impl World {
         }
     }
 
-    /// A vfork's parent goes on once its child is elsewhere.
+    /// Releases a vfork's parent once the child has called exec or ended.
     fn let_go(&mut self, child: u32) {
         let need = Prerequisite { on: self.next, moment: Moment::End, rule: Rule::Hold };
         let parent = self.tasks.get_mut(&child).and_then(|child| child.holds.take());
@@ -210,7 +213,7 @@ impl World {
         step
     }
 
-    /// Takes one number out of a table and notes it; returns the description if nothing else refers to it.
+    /// Removes a number from a table and notes that. Returns the description if this was the last reference.
     pub(super) fn close_one(&mut self, table: usize, fd: i32, step: &mut Step) -> Option<Handle> {
         let (slot, closed) = self.remove(table, fd)?;
         self.unlock_at_close(table, slot.description, step);
@@ -218,7 +221,7 @@ impl World {
         closed
     }
 
-    /// Makes `step` close these descriptions. Those that are no files were never open in a replay.
+    /// Makes `step` close these descriptions. A replay never opened those that are not files.
     pub(super) fn close_handles(&mut self, closed: Vec<Handle>, step: &mut Step) {
         for handle in &closed {
             step.in_series(Series::Description(*handle), SeriesRole::Delete);

@@ -1,11 +1,12 @@
-//! Calls that overlap, and results that say what happened: with durations, so that both are known.
+//! Overlapping calls whose results determine their order. The lines have durations, so that entry and return
+//! are known.
 
 use crate::compile::{CompileSettings, compile};
 use crate::parse::Strace;
 use trace_file::{CompiledTrace, Fate, Op};
 use trace_verify::verify;
 
-/// A directory of the trace's own, a file in it, and a second thread.
+/// Makes a directory in the trace, a file in it, and a second thread.
 const BEGIN: &str = "1 000100 mkdir(\"/srv/d\", 0755) = 0 <0.000010>\n\
     1 000200 openat(AT_FDCWD</srv>, \"/srv/d/a\", O_RDWR|O_CREAT, 0644) = 3</srv/d/a> <0.000010>\n\
     1 000300 clone(child_stack=0x7f, flags=CLONE_VM|CLONE_FS|CLONE_FILES|CLONE_THREAD) = 2 <0.000010>\n";

@@ -5,34 +5,34 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use trace_file::{Name, Names};
 
-/// A file, directory or link. Names point to it; it has none itself.
+/// The number of a file, directory or link. Names point to nodes; a node has no name itself.
 pub(super) type ModelNodeId = u32;
 /// The root directory.
 pub(crate) const ROOT: ModelNodeId = 0;
 /// The kernel's limit on links in one walk.
 const LINKS_MAX: u32 = 40;
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Debug, Clone)]
 pub(crate) enum NodeKind {
-    /// It exists, and nothing said yet what it is.
+    /// The node exists, and its kind is unknown.
     Undecided,
     /// A regular file.
     File,
     /// A directory.
     Directory {
-        /// What is known about names in it: a node, or that there is none.
+        /// The known names in the directory: a node, or `None` for an absent name.
         entries: HashMap<Name, Option<ModelNodeId>>,
         /// Whether names that `entries` lacks are known to be absent.
         whole: bool,
-        /// The directory that holds it.
+        /// The directory above this one.
         parent: ModelNodeId,
     },
-    /// A symbolic link, and where it points if that is known.
+    /// A symbolic link, and its target if known.
     Link(Option<Name>),
-    /// A socket, or something else that cannot be opened.
+    /// A socket or another file that cannot be opened.
     Socket,
-    /// A pipe with a name.
+    /// A named pipe.
     Fifo,
     /// A device.
     Special,
@@ -41,29 +41,29 @@ pub(crate) enum NodeKind {
 /// One node.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelNode {
-    /// What it is.
+    /// Its kind.
     pub kind: NodeKind,
     /// Its path before the trace began; `None` if the trace made it.
     pub initial: Option<Name>,
-    /// Bytes, now.
+    /// Current size in bytes.
     pub size: u64,
-    /// Bytes before the trace began, as far as the trace shows.
+    /// Size in bytes before the trace began, as far as the trace shows.
     pub initial_size: u64,
     /// Whether the trace changed its size.
     pub resized: bool,
-    /// A directory that has lost its name; nothing can be made in it any more.
+    /// Whether this directory has lost its name. Nothing can be created in it then.
     pub removed: bool,
     /// Permission bits.
     pub mode: u32,
     /// Its number in the traced file system; 0 if no call has shown it.
     pub inode: u64,
-    /// Extended attributes: those before the trace began with their sizes, as far as the trace shows; whether they are there now.
+    /// Extended attributes that exist now or existed before the trace began, as far as the trace shows.
     pub attributes: Vec<Attribute>,
-    /// Bytes before the trace began that were holes.
+    /// Holes before the trace began: starts and lengths in bytes.
     pub holes: Vec<(u64, u64)>,
-    /// How many names it has.
+    /// Number of names.
     pub names: u32,
-    /// How many descriptions it is open through.
+    /// Number of open descriptions.
     pub opened: u32,
 }
 
@@ -72,35 +72,35 @@ pub(crate) struct ModelNode {
 pub(crate) struct Attribute {
     /// Its name.
     pub name: Name,
-    /// Bytes before the trace began; none if it was not there.
+    /// Size before the trace began; `None` if the attribute did not exist.
     pub initial: Option<u32>,
-    /// Bytes now, as far as they are known; none if it is not there.
+    /// Current size, if known; the outer `None` if the attribute does not exist.
     pub now: Option<Option<u64>>,
 }
 
 /// All nodes.
 #[derive(Debug, Clone)]
 pub(crate) struct Tree {
-    /// By number, which is not used again. What is forgotten leaves an empty place.
+    /// Nodes by number. Numbers are not reused; a forgotten node leaves `None`.
     nodes: Chunks<Option<Arc<ModelNode>>>,
-    /// Nodes that lost a name or a description in the present action.
+    /// Nodes that lost a name or a description in the current action.
     doubtful: Vec<ModelNodeId>,
-    /// What stands for nodes that are forgotten.
+    /// The stand-in for forgotten nodes.
     forgotten: Box<ModelNode>,
 }
 
 /// Where a walk ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It is there.
+    /// The file exists.
     Found(ModelNodeId),
-    /// The last component is not there.
+    /// The last component does not exist.
     Absent,
-    /// A directory on the way is not there.
+    /// A directory on the way does not exist.
     NoParent,
-    /// Nobody knows yet: the components from the first unknown one on.
+    /// The model does not know. The components are those from the first unknown one on.
     Unknown(Vec<Name>),
-    /// A component that is not the last is no directory.
+    /// A component before the last is not a directory.
     NotDirectory,
     /// Too many links.
     Loop,
@@ -109,7 +109,8 @@ pub(crate) enum End {
 /// A walk along a path.
 #[derive(Debug, Clone)]
 pub(crate) struct Walk {
-    /// The directory in which the walk ended, and the name looked up there last. No name: the path was a directory's own.
+    /// The directory in which the walk ended, and the last name looked up there. `name` is `None` if the path
+    /// leads to a directory itself.
     pub(crate) parent: ModelNodeId,
     pub(crate) name: Option<Name>,
     pub(crate) end: End,
@@ -118,7 +119,7 @@ pub(crate) struct Walk {
 }
 
 impl Tree {
-    /// Nothing but a root directory of which nothing is known.
+    /// A tree with only a root directory, whose contents are unknown.
     pub(crate) fn new(names: &mut Names) -> Tree {
         let kind = NodeKind::Directory { entries: HashMap::new(), whole: false, parent: ROOT };
         let root = ModelNode::new(kind, Some(names.intern(b"/")));
@@ -140,17 +141,18 @@ impl Tree {
         }
     }
 
-    /// All nodes that are there, or were before the trace began, by number.
+    /// All nodes that exist or existed before the trace began, by number.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = &ModelNode> {
         self.nodes.iter().flatten().map(|node| &**node)
     }
 
-    /// Looks at a node again when the present action is over.
+    /// Checks a node again after the current action.
     pub(super) fn doubt(&mut self, node: ModelNodeId) {
         self.doubtful.push(node);
     }
 
-    /// Forgets what has no name, is not open, and was not there before the trace began. Returns what that was.
+    /// Forgets nodes that have no name, are not open, and did not exist before the trace began. Returns these
+    /// nodes.
     pub(super) fn forget(&mut self) -> Vec<ModelNodeId> {
         let mut doubtful = std::mem::take(&mut self.doubtful);
         doubtful.retain(|id| {
@@ -181,7 +183,7 @@ impl Tree {
         }
     }
 
-    /// Names `node` in `dir`, or notes with `None` that nothing has that name.
+    /// Names `node` in `dir`, or notes with `None` that the name is absent.
     pub(crate) fn set_entry(&mut self, dir: ModelNodeId, name: Name, node: Option<ModelNodeId>) {
         self.become_directory(dir);
         let NodeKind::Directory { entries, .. } = &mut self.node_mut(dir).kind else { return };
@@ -198,7 +200,7 @@ impl Tree {
         }
     }
 
-    /// A directory loses its only name.
+    /// Marks a directory as removed, after the loss of its only name.
     pub(crate) fn remove(&mut self, node: ModelNodeId) {
         let node = self.node_mut(node);
         node.removed = matches!(node.kind, NodeKind::Directory { .. });
@@ -206,7 +208,8 @@ impl Tree {
 
     /// Whether `inner` is `outer` or lies below it.
     pub(crate) fn is_below(&self, mut inner: ModelNodeId, outer: ModelNodeId) -> bool {
-        // Directories of which only the end is known count as children of the root; no chain is longer than all nodes.
+        // Directories whose parents are unknown count as children of the root. No chain is longer than the
+        // number of nodes.
         for _ in 0..self.nodes.len() {
             match &self.node(inner).kind {
                 _ if inner == outer => return true,
@@ -217,7 +220,7 @@ impl Tree {
         false
     }
 
-    /// What exists with names below it is a directory.
+    /// Makes a node a directory, because names below it were seen.
     pub(crate) fn become_directory(&mut self, id: ModelNodeId) {
         let node = self.node_mut(id);
         if matches!(node.kind, NodeKind::Undecided) {
@@ -239,7 +242,7 @@ impl Tree {
         }
     }
 
-    /// Follows `path` from `start`; the last component too if `follow`.
+    /// Walks along `path` from `start`. If `follow`, a link at the end is followed, too.
     pub(crate) fn walk(&self, start: ModelNodeId, path: &[u8], follow: bool, names: &mut Names) -> Walk {
         let start = if path.starts_with(b"/") { ROOT } else { start };
         let mut walk = Walk { parent: start, name: None, end: End::Found(start), looked: Vec::new() };
@@ -302,7 +305,7 @@ fn unknown(at: ModelNodeId, component: Name, left: &[Name], walk: &mut Walk) -> 
     End::Unknown(std::iter::once(component).chain(left.iter().rev().copied()).collect())
 }
 
-/// A path's components; `.` and empty ones mean nothing.
+/// A path's components without `.` and empty ones.
 pub(crate) fn components(path: &[u8], names: &mut Names) -> Vec<Name> {
     let parts = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".");
     parts.map(|part| names.intern(part)).collect()

@@ -1,17 +1,17 @@
-//! Calls that are not applied yet, by the moment at which they take effect.
+//! Calls that are not applied yet, ordered by the moment at which they take effect.
 
 use crate::call::{Ask, Call, Fd};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use trace_file::{Names, Op};
 
-/// Calls tried before one whose result is contradicted: as many as there are tasks, in practice.
+/// Calls tried before a call whose result is contradicted. In practice the limit is the number of tasks.
 const CANDIDATES_MAX: usize = 64;
 
-/// A tracer's duration begins when it has printed the call, so a call may end later than its stamp and duration say: by so many
-/// nanoseconds, if the task makes no other call before.
+/// Nanoseconds by which a call may end later than its time stamp and duration say, if the task makes no other
+/// call before. The reason: strace starts to measure the duration after it has printed the call.
 const PRINTING: u64 = 1_000_000;
 
-/// A moment; ties keep the order of the lines.
+/// A moment, line and number. Ties keep the order of the lines.
 pub(super) type EffectMoment = (u64, u64, usize);
 
 /// One call, and its number among all.
@@ -19,32 +19,32 @@ pub(super) type EffectMoment = (u64, u64, usize);
 pub(super) struct WaitingCall {
     pub(super) at: usize,
     pub(super) call: Call,
-    /// When it takes effect unless there is a reason for another moment.
+    /// When the call takes effect by default.
     pub(super) moment: EffectMoment,
-    /// Before this it cannot have had an effect,
+    /// The earliest moment of its effect.
     pub(super) opens: u64,
-    /// and after this it must have had one.
+    /// The latest moment of its effect.
     pub(super) closes: u64,
 }
 
-/// All of them.
+/// All waiting calls.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     calls: HashMap<usize, WaitingCall>,
     queue: BTreeMap<EffectMoment, usize>,
-    /// Of each task, in its own order.
+    /// The calls of each task, in the task's order.
     per_task: HashMap<u32, VecDeque<usize>>,
-    /// Calls that come next in their tasks, by when they open.
+    /// The next call of each task, ordered by `opens`.
     open: BTreeSet<(u64, usize)>,
-    /// Tasks of which a call is taken and not applied yet: none of them has a next one until it is.
+    /// Tasks with a call that was taken and is not applied yet. They have no next call until then.
     taken: Vec<u32>,
-    /// When tasks began to end: what they hold may be given back at any moment from then on.
+    /// When tasks began to end. The kernel may release their resources at any moment from then on.
     ending: HashMap<u32, u64>,
     added: usize,
 }
 
 impl Waiting {
-    /// Takes in a call, in its place among those of its task, and says when it takes effect.
+    /// Adds a call in its place among the calls of its task. Returns the moment at which it takes effect.
     pub(super) fn add(&mut self, call: Call, names: &Names) -> EffectMoment {
         if matches!(names.bytes(call.name), b"exit" | b"exit_group") {
             self.ending.insert(call.task, call.start);
@@ -84,7 +84,7 @@ impl Waiting {
         self.queue.first_key_value().map(|(moment, at)| (*moment, *at))
     }
 
-    /// The moment that lies `further` calls behind the next one.
+    /// The moment of the call `further` places behind the next one.
     pub(super) fn later(&self, further: usize) -> Option<EffectMoment> {
         self.queue.keys().nth(further).or(self.queue.keys().next_back()).copied()
     }
@@ -102,7 +102,8 @@ impl Waiting {
         self.get(at).is_some_and(|one| self.next_of(one.call.task) == Some(at))
     }
 
-    /// Takes a call that comes next in its task; it must be applied before the one after it can be taken.
+    /// Takes the next call of a task. The caller must apply that call before it takes another one of the
+    /// task.
     pub(super) fn take(&mut self, at: usize) -> WaitingCall {
         let one = self.calls.remove(&at).expect("it was found here");
         self.queue.remove(&one.moment);
@@ -113,7 +114,7 @@ impl Waiting {
         one
     }
 
-    /// The call that was taken of this task has had its effect.
+    /// Notes that the call taken from this task was applied.
     pub(super) fn applied(&mut self, task: u32) {
         self.taken.retain(|taken| *taken != task);
         match self.per_task.get(&task).and_then(|own| own.front()) {
@@ -122,7 +123,7 @@ impl Waiting {
         }
     }
 
-    /// Puts calls back; of a task, the last one taken first.
+    /// Puts a call back. Of a task's calls, the last one taken must come first.
     pub(super) fn put_back(&mut self, one: WaitingCall) {
         self.queue.insert(one.moment, one.at);
         let own = self.per_task.entry(one.call.task).or_default();
@@ -134,7 +135,7 @@ impl Waiting {
         self.calls.insert(one.at, one);
     }
 
-    /// Calls of other tasks that have begun by then and come next in their tasks, those first that take effect first.
+    /// The next calls of other tasks that have begun by `until`, ordered by the moment of their effect.
     pub(super) fn overlapping(&self, call: &Call, until: u64) -> Vec<usize> {
         let mut found: Vec<(EffectMoment, usize)> = self
             .under_way(until)
@@ -146,7 +147,7 @@ impl Waiting {
         found.into_iter().map(|(_, at)| at).collect()
     }
 
-    /// Calls that come next in their tasks and have begun by then.
+    /// The next calls of all tasks that have begun by `until`.
     pub(super) fn under_way(&self, until: u64) -> impl Iterator<Item = &WaitingCall> {
         self.open.range(..=(until, usize::MAX)).map(|(_, at)| &self.calls[at])
     }

@@ -1,4 +1,4 @@
-//! The state that the model keeps, and the small changes to it that calls are made of.
+//! The state of the model, and the small changes that make up a call.
 
 use super::futex_sleeps::FutexSleepers;
 use super::open_descriptions::{Description, DescriptionTarget, OpenDescriptions};
@@ -16,13 +16,13 @@ pub(crate) struct World {
     pub names: Names,
     /// All files.
     pub tree: Tree,
-    /// What contradicted the model, and was repaired.
+    /// Counts of repaired contradictions.
     pub repairs: ModelRepairs,
     /// Lines of the first calls whose result no order of overlapping calls explains.
     pub races: Vec<u64>,
     /// Descriptions that were open before the trace began.
     pub inherited: Vec<InheritedHandle>,
-    /// Sleeps that others would have ended, had they been faster.
+    /// Sleeps that faster threads would have ended early.
     pub naps: Vec<Nap>,
     pub(super) hard_links: Vec<(Name, ModelNodeId)>,
     pub(super) tasks: HashMap<u32, Task>,
@@ -30,11 +30,11 @@ pub(crate) struct World {
     pub(super) directories: Vec<TaskDirectory>,
     pub(super) descriptions: OpenDescriptions,
     pub(super) pipes: HashMap<Name, Pipe>,
-    /// Descriptions on their way between processes, and who sent them.
+    /// Descriptions that were sent and not received yet, and the actions that sent them.
     pub(super) passed: VecDeque<(Handle, ActionId)>,
     pub(super) locks: super::locks::Locks,
     pub(super) contexts: HashMap<u64, AioContext>,
-    /// Requests under way: who submitted them, and what they touch.
+    /// Requests under way: the action that submitted each, its touches, and its description.
     pub(super) requests: HashMap<u32, (ActionId, Vec<Touch>, Handle)>,
     pub(super) submitted: u32,
     pub(super) ends: HashMap<u32, ActionId>,
@@ -42,9 +42,9 @@ pub(crate) struct World {
     pub(super) threads: u32,
     pub(super) processes: u32,
     pub(super) entries: u64,
-    /// Numbers in all tables.
+    /// Number of descriptors in all tables.
     pub(super) numbers: usize,
-    /// At which line there was more of something than is kept, and of what.
+    /// The line at which the trace exceeded a limit, and the name of the limited thing.
     pub(super) excess: Option<(u64, &'static str)>,
     pub(super) next: ActionId,
     pub(super) began: Option<u64>,
@@ -56,11 +56,11 @@ pub(super) struct Task {
     pub(super) process: u32,
     pub(super) table: usize,
     pub(super) directory: usize,
-    /// What its next action waits for.
+    /// Prerequisites of its next action.
     pub(super) needs: Vec<Prerequisite>,
-    /// The last action that it made.
+    /// Its last action.
     pub(super) last: ActionId,
-    /// The task that made it by vfork and waits for it still.
+    /// The parent that made this task by vfork and still waits.
     pub(super) holds: Option<u32>,
 }
 
@@ -88,12 +88,12 @@ pub(super) struct TaskDirectory {
     pub(super) users: u32,
 }
 
-/// Bytes that went through a pipe, so that a read finds its write.
+/// A pipe's bytes, counted so that a read finds its write.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pipe {
     pub(super) written: u64,
     pub(super) read: u64,
-    /// Writes not yet read to their end: up to which byte, and who.
+    /// Writes not yet read to their end: the byte after each write, and its action.
     pub(super) writes: VecDeque<(u64, ActionId)>,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct AioContext {
 }
 
 impl World {
-    /// A world of which nothing is known.
+    /// A world without any knowledge.
     pub(crate) fn new(mut names: Names) -> World {
         let tree = Tree::new(&mut names);
         World {
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// The state as it is now, but without the names, which only ever grow.
+    /// A copy of the state without the names, which only ever grow.
     pub(super) fn copy(&mut self) -> World {
         let names = std::mem::take(&mut self.names);
         let copy = self.clone();
@@ -146,43 +146,44 @@ impl World {
         copy
     }
 
-    /// Takes back what was applied since `copy` was made.
+    /// Undoes everything applied since `copy` was made.
     pub(super) fn go_back(&mut self, copy: &World) {
         let names = std::mem::take(&mut self.names);
         *self = World { names, ..copy.clone() };
     }
 
-    /// What copying it costs, beside the names: its parts.
+    /// The cost of a copy without the names, as a number of parts.
     pub(super) fn size(&self) -> usize {
         self.tree.len() + self.tasks.len() + self.tables.len()
     }
 
-    /// At which line there was more of something than is kept, and of what: the trace cannot be compiled.
+    /// The line at which the trace exceeded a limit, and the name of the limited thing. Such a trace cannot
+    /// be compiled.
     pub(crate) fn excess(&self) -> Option<(u64, &'static str)> {
         self.excess
     }
 
-    /// How many calls were applied.
+    /// The number of applied calls.
     pub(super) fn applied(&self) -> u64 {
         self.next.into()
     }
 
-    /// How many threads the trace has shown.
+    /// The number of threads in the trace so far.
     pub(crate) fn threads(&self) -> u32 {
         self.threads
     }
 
-    /// How many descriptions were made.
+    /// The number of descriptions made.
     pub(crate) fn handles(&self) -> u32 {
         self.descriptions.made()
     }
 
-    /// How many asynchronous requests were made.
+    /// The number of asynchronous requests made.
     pub(crate) fn requests(&self) -> u32 {
         self.submitted
     }
 
-    /// The caller, of a call that is being applied.
+    /// The task of a call that is being applied.
     pub(super) fn task(&self, call: &Call) -> &Task {
         &self.tasks[&call.task]
     }
@@ -194,7 +195,7 @@ impl World {
         let action = Action {
             thread: task.thread,
             start: call.start.saturating_sub(began),
-            // Clocks that were set back end a call before it began.
+            // If the clock was set back, the call would end before it began.
             end: call.end.max(call.start).saturating_sub(began),
             line: call.line,
             name: call.name,
@@ -219,7 +220,8 @@ impl World {
         })
     }
 
-    /// Puts a description into a table; what had that number before loses a reference, and is returned if it was the last.
+    /// Puts a description into a table. The description that had the number before loses a reference and is
+    /// returned if this was its last.
     pub(super) fn install(
         &mut self,
         table: usize,
@@ -237,7 +239,7 @@ impl World {
         (series, closed)
     }
 
-    /// Takes a number out of a table. The description is returned if that was its last reference.
+    /// Removes a number from a table. Returns the description if this was its last reference.
     pub(super) fn remove(&mut self, table: usize, fd: Fd) -> Option<(Slot, Option<Handle>)> {
         self.tables[table].slots.get(&fd)?;
         let slot = Arc::make_mut(&mut self.tables[table].slots).remove(&fd)?;
@@ -255,7 +257,7 @@ impl World {
         last.then_some(description)
     }
 
-    /// What a number stands for. Of a task that nobody has met yet, no number is known.
+    /// The slot of a descriptor. `None` for every number of an unknown task.
     pub(super) fn slot(&self, call: &Call, fd: Fd) -> Option<Slot> {
         self.tables[self.tasks.get(&call.task)?.table].slots.get(&fd).copied()
     }
@@ -268,7 +270,7 @@ impl World {
     }
 }
 
-/// What calls touch, written down.
+/// Methods that note the resources a call touches.
 impl Step {
     pub(super) fn touch(&mut self, on: Resource, how: TouchMode) {
         self.touch_range(on, how, 0, u64::MAX);
@@ -284,7 +286,7 @@ impl Step {
         self.series.push((series, role));
     }
 
-    /// A use of an open file: of its number, its description, and the file itself.
+    /// Notes a use of an open file: its number, its description, and the file itself.
     pub(super) fn uses(&mut self, slot: Slot, file: Option<ModelNodeId>, how: TouchMode) {
         self.in_series(Series::Descriptor(slot.series), SeriesRole::Use);
         self.in_series(Series::Description(slot.description), SeriesRole::Use);

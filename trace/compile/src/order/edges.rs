@@ -1,21 +1,23 @@
-//! Edges, reduced while they are added. A thread's actions run in order, so of all edges from one thread only the last
-//! matters, and none that an earlier action of the waiting thread has waited for already.
+//! The edges of an order, reduced while they are added. A thread's actions run in order, so only the last
+//! edge from each other thread matters, and none for which an earlier action of the waiting thread has
+//! already waited.
 
 use super::switches::Switches;
 use crate::step::Prerequisite;
 use std::collections::{BTreeMap, HashMap};
 use trace_file::{ActionId, Moment, Rule, Wait};
 
-/// Pairs of threads of which it is known how far one has waited for the other: 24 bytes each. Of more, what is known is forgotten:
-/// edges that are not needed may follow, and none is lost.
+/// Maximum number of thread pairs whose progress is kept, at 24 bytes each. Above the limit all are
+/// forgotten: that may add unneeded edges, but loses none.
 const PAIRS_MAX: usize = 1 << 22;
 
-/// Edges of an order under construction. Those of one action are given away as soon as it is closed.
+/// The edges of an order under construction. The edges of an action are handed out as soon as it is closed.
 #[derive(Debug, Default)]
 pub(super) struct EdgeList {
     asked: BTreeMap<Rule, u64>,
     next: ActionId,
-    /// How far one thread has waited for another: waiting, waited for; twice the action, plus one for its end.
+    /// How far one thread has waited for another. Key: waiting thread, other thread. Value: twice the action,
+    /// plus one for its end.
     waited: HashMap<(u32, u32), u64>,
     wanted: Vec<Wait>,
     kept: Vec<Wait>,
@@ -55,7 +57,8 @@ impl EdgeList {
         self.switches.is_on(rule)
     }
 
-    /// Closes the current action, the last of `threads`, which are those that made each action so far. Returns what it waits for.
+    /// Closes the current action, made by the last of `threads`, which lists the thread of each action so
+    /// far. Returns the action's waits.
     pub(super) fn close(&mut self, threads: &[u32]) -> &[Wait] {
         if let Some(before) = self.next().checked_sub(1) {
             self.add(before, Moment::End, Rule::ProgramSequence);
@@ -80,7 +83,7 @@ impl EdgeList {
         &self.kept
     }
 
-    /// How many edges each rule asked for.
+    /// The number of edges that each rule asked for.
     pub(super) fn finish(self) -> BTreeMap<Rule, u64> {
         self.asked
     }

@@ -1,4 +1,5 @@
-//! From what actions touch to what they wait for. Each order reads the model's steps as they come and keeps the edges.
+//! The orders: they turn touched resources into waits. Each order reads the model's steps one by one and
+//! keeps the edges.
 
 mod edges;
 mod orderer;

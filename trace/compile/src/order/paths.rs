@@ -1,28 +1,29 @@
-//! What is known of names, by directory. Names that nobody touched for long are forgotten: a program that makes a new name for
-//! each file would fill memory with them. What came last to any forgotten name of a directory then stands for all of them, so
-//! that edges which are not needed may follow, and none is lost.
+//! The state of names, by directory. Names that were not touched for long are forgotten, because a program
+//! that makes a new name for each file would fill memory with them. The last actions on any forgotten name of
+//! a directory then stand for all of them. That may add unneeded edges, but loses none.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use trace_file::{ActionId, Name};
 
-/// Where actions of more threads than these come before what follows, the first action that follows stands for them to the others,
-/// which wait for that one alone. Otherwise each of a thousand threads that list a directory would wait for each of a thousand that
-/// made names in it. Edges that are not needed follow, and none is lost.
+/// Maximum number of threads whose actions are kept as prerequisites. Above the limit, the next action waits
+/// for all of them, and later actions wait for that action alone. Otherwise each of a thousand threads that
+/// list a directory would wait for each of a thousand that made names in it. This may add unneeded edges, but
+/// loses none.
 pub(super) const THREADS_MAX: usize = 256;
 
-/// Names that are known, over all directories: about half a kilobyte each in both orders.
+/// Maximum number of known names in all directories: about half a kilobyte each in both orders.
 pub(super) const NAMES_MAX: usize = 1 << 17;
-/// So many names of one directory are always known.
+/// Directories with fewer names than this keep all of them.
 const FEW: usize = 16;
 /// The last action of each thread.
 pub(super) type Newest = BTreeMap<u32, ActionId>;
 
-/// What an order knows of a name.
+/// The state that an order keeps for a name.
 pub(super) trait Touched: Default {
-    /// Adds all actions that matter to what comes later.
+    /// Adds all actions that matter to later actions.
     fn newest(&self, newest: &mut Newest);
-    /// What is known of a name that is forgotten: these actions came before.
+    /// The state of a forgotten name: these actions came before.
     fn after(newest: Rc<Newest>) -> Self;
 }
 
@@ -31,14 +32,14 @@ pub(super) trait Touched: Default {
 pub(super) struct Paths<T> {
     directories: HashMap<u32, PathDirectory<T>>,
     count: usize,
-    /// At how many names some are forgotten.
+    /// The number of names at which some are forgotten.
     most: usize,
 }
 
 #[derive(Debug)]
 struct PathDirectory<T> {
     known: HashMap<Name, T>,
-    /// The last action of each thread on any name that is not known any more.
+    /// The last action of each thread on any forgotten name.
     forgotten: Rc<Newest>,
 }
 
@@ -55,7 +56,7 @@ pub(super) fn note(newest: &mut Newest, thread: u32, action: ActionId) {
 }
 
 impl<T: Touched> Paths<T> {
-    /// What is known of a name that a thread touches with an action.
+    /// The state of a name that a thread touches with an action.
     pub(super) fn of(&mut self, dir: u32, name: Name, made: (u32, ActionId)) -> &mut T {
         let empty = || PathDirectory { known: HashMap::new(), forgotten: Rc::default() };
         let PathDirectory { known, forgotten } = self.directories.entry(dir).or_insert_with(empty);
@@ -69,13 +70,13 @@ impl<T: Touched> Paths<T> {
         })
     }
 
-    /// Forgets a directory that is gone.
+    /// Forgets a directory that no longer exists.
     pub(super) fn remove(&mut self, dir: u32) {
         self.count -= self.directories.remove(&dir).map_or(0, |gone| gone.known.len());
     }
 
-    /// If there are too many names, forgets the older half of those in directories that have more than others. If that is
-    /// little, because there are many directories with few of them, the limit grows.
+    /// If there are too many names, forgets the older half of the names in directories with more than
+    /// average. If that frees few, because many directories have few names each, the limit grows.
     pub(super) fn limit(&mut self) {
         if self.count <= self.most {
             return;

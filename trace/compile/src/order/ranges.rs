@@ -1,4 +1,4 @@
-//! Who touched what last: for a whole resource, and for ranges of one.
+//! The last touches of a resource: of the whole, or of its ranges.
 
 use super::paths::{Newest, THREADS_MAX, Touched, note};
 use crate::step::TouchMode;
@@ -6,18 +6,19 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use trace_file::ActionId;
 
-/// The last touches of a resource: those that commute with each other, and those before them that do not.
+/// The last touches of a resource: a group that commutes with each other, and the group before, which does
+/// not commute with it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Last {
     how: Option<TouchMode>,
     current: Vec<(u32, ActionId)>,
     previous: Vec<(u32, ActionId)>,
-    /// Of a name: what came before all that is known of it.
+    /// For a name: the actions before all known touches.
     forgotten: Option<Rc<Newest>>,
 }
 
 impl Last {
-    /// Notes a touch and gives to `each` the actions that it does not commute with.
+    /// Notes a touch, and calls `each` with the actions that do not commute with it.
     pub(super) fn touch(
         &mut self,
         thread: u32,
@@ -28,7 +29,7 @@ impl Last {
         if let Some(forgotten) = &self.forgotten {
             forgotten.values().for_each(|other| each(*other));
             if how == TouchMode::Write {
-                // Whatever comes later waits for this action.
+                // All later touches wait for this action.
                 self.forgotten = None;
             } else if forgotten.len() > THREADS_MAX {
                 self.forgotten = Some(Rc::new(Newest::from([(thread, action)])));
@@ -36,7 +37,8 @@ impl Last {
         }
         let joins = how != TouchMode::Write && self.how == Some(how);
         if !joins && self.current.iter().any(|(_, own)| *own == action) {
-            // The action touched it already, in another way: it keeps its place, and now commutes with nothing.
+            // The action already touched the resource in another mode. The action keeps its place, and now
+            // commutes with nothing.
             self.current.retain(|(_, other)| *other != action);
             self.current.iter().for_each(|(_, other)| each(*other));
             (self.how, self.current) = (Some(TouchMode::Write), vec![(thread, action)]);
@@ -50,7 +52,7 @@ impl Last {
         if self.previous.len() > THREADS_MAX {
             self.previous = vec![(thread, action)];
         }
-        // Of one thread, the last is enough: the others come before it.
+        // The last action of each thread is enough, because the others come before it.
         self.current.retain(|(other, _)| *other != thread);
         self.current.push((thread, action));
     }
@@ -67,7 +69,7 @@ impl Touched for Last {
 }
 
 impl Last {
-    /// Both as one: whatever waits for one of them waits for the other, too. Ranges forget nothing.
+    /// Joins two: an action that waits for one waits for the other, too. Ranges forget nothing.
     fn join(self, other: Last) -> Last {
         let newest = |one: Vec<(u32, ActionId)>, other: Vec<(u32, ActionId)>| {
             let mut newest: BTreeMap<u32, ActionId> = BTreeMap::new();
@@ -101,7 +103,7 @@ impl Last {
 /// [`Last`] for each range of a resource.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ranges {
-    /// By first byte: the end, and who touched it.
+    /// By first byte: the end, and the last touches.
     parts: BTreeMap<u64, (u64, Last)>,
 }
 
@@ -131,7 +133,7 @@ impl Ranges {
             gaps.push((at, to));
         }
         if how == TouchMode::Write {
-            // What came before is behind this action now: one part stands for all.
+            // Later touches wait for this action, so one part replaces all earlier ones.
             within.iter().for_each(|start| drop(self.parts.remove(start)));
             gaps = vec![(from, to)];
         }
@@ -142,12 +144,12 @@ impl Ranges {
         }
     }
 
-    /// How many ranges are told apart.
+    /// The number of separate ranges.
     pub(super) fn len(&self) -> usize {
         self.parts.len()
     }
 
-    /// Tells half as many ranges apart: neighbours become one. Edges that are not needed may follow; none is lost.
+    /// Halves the number of ranges by joining neighbours. That may add unneeded edges, but loses none.
     pub(super) fn coarsen(&mut self) {
         let mut parts = std::mem::take(&mut self.parts).into_iter();
         while let Some((start, (end, last))) = parts.next() {

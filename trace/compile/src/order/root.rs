@@ -1,8 +1,9 @@
 //! The paper's order (sections 2.3.2 and 2.4.2): threads sequential, files sequential, paths by stage and name, descriptors
 //! sequential (which subsumes their stage), asynchronous requests by stage.
 //!
-//! Two things that the paper leaves open: a name that was looked up and not there is a generation of that name, so that
-//! name ordering keeps it between its neighbours; and an open file description that processes share has a stage of its own.
+//! The paper leaves two things open. Here, a name that was looked up and absent is a generation of that name,
+//! so name ordering keeps the lookup between its neighbours. An open file description that processes share
+//! has a stage of its own.
 
 use super::edges::EdgeList;
 use super::orderer::Orderer;
@@ -21,24 +22,24 @@ pub(crate) struct Root {
     paths: Paths<State>,
 }
 
-/// An action, behind the thread that made it.
+/// The thread of an action, and the action.
 type Made = (u32, ActionId);
 
 #[derive(Debug, Default)]
 struct State {
     /// The action that made this generation.
     create: Option<Made>,
-    /// Of this generation, the last use by each thread.
+    /// The last use of this generation by each thread.
     uses: Vec<Made>,
-    /// The last of the series so far.
+    /// The last action of the series so far.
     last: Option<Made>,
-    /// Where the generation before ended.
+    /// The last actions of the previous generation.
     before: Vec<Made>,
-    /// Whether this generation is one of absence.
+    /// Whether the name is absent in this generation.
     absent: bool,
     /// Whether this generation was deleted.
     ended: bool,
-    /// Of a path: what came before all that is known of it.
+    /// For a path: the actions before all known ones.
     forgotten: Option<Rc<Newest>>,
 }
 
@@ -48,7 +49,8 @@ impl Root {
         Root { edges: EdgeList::new(switches), series: HashMap::new(), paths: Paths::default() }
     }
 
-    /// What nothing can touch any more is waited for by nobody. Numbers and requests end with their deletion.
+    /// Forgets resources that no later action can touch, because no action waits for them. Numbers and
+    /// requests end with their deletion.
     fn forget(&mut self, step: &Step) {
         for (series, role) in &step.series {
             if *role == SeriesRole::Delete && matches!(series, Series::Descriptor(_) | Series::Request(_)) {
@@ -140,21 +142,21 @@ impl State {
         }
     }
 
-    /// The generation before ends first. A creation begins a new one, and so does whatever follows a deletion, or finds the
-    /// name there where it was not, or the other way round.
+    /// Adds edges from the previous generation, which ends first. A new generation begins with a creation,
+    /// after a deletion, or when a name changes between present and absent.
     fn name(&mut self, edges: &mut EdgeList, made: Made, role: SeriesRole) {
         let absent = role == SeriesRole::Absent;
         if let Some(forgotten) = &self.forgotten {
             edges.add_all(forgotten.values().copied(), Rule::PathName);
             if matches!(role, SeriesRole::Create | SeriesRole::Delete) {
-                // Whatever comes later waits for this action.
+                // All later actions wait for this action.
                 self.forgotten = None;
             } else if forgotten.len() > THREADS_MAX {
                 self.forgotten = Some(Rc::new(Newest::from([made])));
             }
         }
         if role == SeriesRole::Create || self.ended || absent != self.absent {
-            // A generation without a deletion ends with the last use by each thread.
+            // A generation that was not deleted ends with the last use by each thread.
             self.before = self.uses.drain(..).chain(self.last).collect();
             (self.create, self.ended) = (None, false);
         }
@@ -185,7 +187,7 @@ mod tests {
             (waits, order.paths.count())
         };
         let most = super::super::paths::NAMES_MAX as u32;
-        // Some were forgotten twice, and none will be soon.
+        // Forgetting has happened twice by then, and is not due soon.
         let all = most / 4 * 7;
         for number in 0..all {
             let (waits, count) =

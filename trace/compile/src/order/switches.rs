@@ -1,4 +1,5 @@
-//! Which rules are on. All are, but `program-sequence`, which leaves nothing to the others.
+//! The rules that are switched on: by default all except `program-sequence`, which would make the others
+//! superfluous.
 
 use std::collections::BTreeSet;
 use trace_file::Rule;
@@ -11,8 +12,8 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// All rules but these. The two rules of paths go together, as in the paper (section 2.4.2): a stage without its name would
-    /// need other names in a replay.
+    /// All rules except these. The two rules of paths go together, as in the paper (section 2.4.2): stages
+    /// without names would need other names in a replay.
     pub fn without(rules: impl IntoIterator<Item = Rule>) -> Switches {
         let mut off: BTreeSet<Rule> = rules.into_iter().collect();
         if off.contains(&Rule::PathStage) || off.contains(&Rule::PathName) {
@@ -21,7 +22,7 @@ impl Switches {
         Switches { off, program: false }
     }
 
-    /// The same, with every action after the one before it: subsumes all other rules.
+    /// Also puts every action after the one before it, which subsumes all other rules.
     pub fn with_program_sequence(self) -> Switches {
         Switches { program: true, ..self }
     }

@@ -1,5 +1,6 @@
-//! The default order: an edge only between actions whose effects or results do not commute. Positional reads, writes that
-//! neither overlap nor change the size, and names made in one directory have none.
+//! The default order: edges only between actions whose effects or results do not commute. There are none
+//! between positional reads, between writes that neither overlap nor change the size, and between names made
+//! in one directory.
 
 use super::edges::EdgeList;
 use super::orderer::Orderer;
@@ -10,10 +11,10 @@ use crate::step::{GoneResource, Resource, Step};
 use std::collections::{BTreeMap, HashMap};
 use trace_file::{Rule, Wait};
 
-/// Ranges of files that are told apart, over all files: about 300 bytes each.
+/// Maximum number of separate ranges in all files: about 300 bytes each.
 const PARTS_MAX: usize = 1 << 18;
 
-/// So many ranges of one file are always told apart.
+/// Files with fewer ranges than this keep all of them.
 const FEW: usize = 16;
 
 /// Builds the order `weir`.
@@ -23,7 +24,7 @@ pub(crate) struct Weir {
     whole: HashMap<Resource, Last>,
     names: Paths<Last>,
     ranges: HashMap<Resource, Ranges>,
-    /// How many parts all of `ranges` have, and at how many they become coarser.
+    /// The number of parts in all of `ranges`, and the number at which they are joined.
     parts: usize,
     parts_max: usize,
 }
@@ -42,8 +43,8 @@ impl Weir {
         }
     }
 
-    /// Halves the ranges of files that have more than others. If that is little, because there are many files with few of them,
-    /// the limit grows.
+    /// Halves the ranges of files with more than average. If that frees few, because many files have few
+    /// ranges each, the limit grows.
     fn coarsen(&mut self) {
         let average = self.parts / self.ranges.len().max(1);
         self.ranges.values_mut().filter(|ranges| ranges.len() >= average.max(FEW)).for_each(Ranges::coarsen);
@@ -51,7 +52,7 @@ impl Weir {
         self.parts_max = PARTS_MAX.max(self.parts + self.parts / 2);
     }
 
-    /// What nothing can touch any more is waited for by nobody.
+    /// Forgets resources that no later action can touch.
     fn forget(&mut self, step: &Step) {
         for gone in &step.gone {
             match *gone {
@@ -162,16 +163,16 @@ mod tests {
         let name = |number: u32, thread: u32, how: TouchMode| {
             step(thread, Resource::Name(7, Name(number)), how, (0, 1))
         };
-        // Some were forgotten twice, and none will be soon.
+        // Forgetting has happened twice by then, and is not due soon.
         let all = NAMES_MAX as u32 / 4 * 7;
         for number in 0..all {
             let (waits, count) = add(&name(number, 0, TouchMode::Write));
             assert!(waits.is_empty() && count <= NAMES_MAX);
         }
-        // The first name is forgotten: what came last to any that is stands for it.
+        // The first name is forgotten, so the last action on any forgotten name stands for it.
         let (waits, _) = add(&name(0, 1, TouchMode::Read));
         assert!(matches!(waits[..], [wait] if wait.on > 0), "{waits:?}");
-        // It waits once: the next forgotten one was done by then, too.
+        // The thread waits once: the prerequisite of the next forgotten name was done by then, too.
         assert_eq!(add(&name(1, 1, TouchMode::Read)).0, []);
         let (waits, _) = add(&name(0, 0, TouchMode::Write));
         assert!(matches!(waits[..], [wait] if wait.on == all), "{waits:?}");

@@ -1,4 +1,4 @@
-//! From the text of a trace to [`TraceEvent`](crate::event::TraceEvent)s.
+//! Parses the text of a trace into [`TraceEvent`](crate::event::TraceEvent)s.
 
 mod source;
 mod strace;

@@ -1,4 +1,5 @@
-//! Several files of one trace, as `strace -ff` writes them: one for each task, whose number is the file's ending.
+//! Several files of one trace, as `strace -ff` writes them: one for each task, with the task's number as the
+//! file's extension.
 
 use super::source::Source;
 use crate::coverage::Coverage;
@@ -9,7 +10,7 @@ use trace_file::TracerCost;
 /// One file, and its next event.
 struct TaskFile {
     source: Box<dyn Source>,
-    /// The task, where the lines do not say it.
+    /// The task of lines that name none.
     task: u32,
     next: Option<TraceEvent>,
 }
@@ -22,13 +23,13 @@ pub struct TaskFiles {
 }
 
 impl TaskFiles {
-    /// Sources with the tasks that their files are named after; lines that name a task themselves keep it.
+    /// Joins sources. Each comes with the task in its file's name; lines that name a task keep it.
     pub fn new(sources: Vec<(Box<dyn Source>, u32)>) -> TaskFiles {
         let parts = sources.into_iter().map(|(source, task)| TaskFile { source, task, next: None }).collect();
         TaskFiles { parts, begun: false, coverage: Coverage::default() }
     }
 
-    /// The task that a file's name ends in: `trace.123`.
+    /// The task in a file's name: `trace.123`.
     pub fn task_of(file: &std::path::Path) -> Option<u32> {
         file.extension()?.to_str()?.parse().ok()
     }
@@ -63,7 +64,7 @@ impl Source for TaskFiles {
         Ok(event)
     }
 
-    /// Whole only at the end.
+    /// Complete only at the end of the trace.
     fn coverage(&self) -> &Coverage {
         &self.coverage
     }

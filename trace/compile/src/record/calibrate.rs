@@ -1,5 +1,6 @@
-//! What strace itself costs. A traced thread stands still while strace takes note of a call, and most of that time lies
-//! between the return of one call and the entry of the next, where it looks like the program's own thinking.
+//! Measures the cost of strace. A traced thread stands still while strace notes a call. Most of that time
+//! lies between the return of one call and the entry of the next, where it looks like the program's own
+//! computing.
 
 use super::strace;
 use crate::event::EventKind;
@@ -11,24 +12,25 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 use trace_file::{TraceError, TracerCost};
 
-/// Enough for a steady median, and over in a quarter of a second.
+/// Calls of the busy program: enough for a steady median, in a quarter of a second.
 const CALLS: usize = 4000;
-/// Calls that wait: the same.
+/// Calls of the waiting program.
 const WAITS: usize = 200;
-/// As long as a device takes for a request.
+/// The length of a wait: about a device's request.
 const WAIT: Duration = Duration::from_millis(1);
-/// A program that does nothing between its calls, and is on every machine. It copies byte by byte.
+/// A program that does nothing between its calls and exists on every machine. It copies byte by byte.
 const PROGRAM: [&str; 3] = ["dd", "of=/dev/null", "bs=1"];
 
-/// The time that passes under strace, in the median, between two calls of a program that goes from one to the next within
-/// a microsecond. Nothing if there is no such program, or strace cannot trace it: then strace says why when it is needed.
+/// Measures the median time under strace between two calls of a program that makes one call after the other
+/// within a microsecond. `None` if there is no such program or strace cannot trace it; strace reports the
+/// reason when it is needed.
 pub(super) fn tracer_cost(trace: &Path) -> Result<Option<TracerCost>, TraceError> {
     let busy = pause_of(trace, CALLS, &["if=/dev/zero"], |_| ())?;
     let after_wait = pause_of(trace, WAITS, &[], |program| {
         let Some(mut bytes) = program.stdin.take() else { return };
         for _ in 0..WAITS {
             std::thread::sleep(WAIT);
-            // If it has ended, that shows in how it did.
+            // If the program has ended, its exit status shows that.
             let _ = bytes.write_all(b"x");
         }
     })?;
@@ -36,7 +38,8 @@ pub(super) fn tracer_cost(trace: &Path) -> Result<Option<TracerCost>, TraceError
     Ok(cost.filter(|cost| cost.busy > 0))
 }
 
-/// The median pause of the program while it copies so many bytes, which `feed` gives it unless they are in `more`.
+/// The median pause of the program while it copies `bytes` bytes. `feed` provides them, unless `more` names
+/// an input.
 fn pause_of(
     trace: &Path,
     bytes: usize,

@@ -1,4 +1,5 @@
-//! Records a program: a snapshot of the trees that it will touch, the program under strace, and then what else it has used.
+//! Records a program: takes a snapshot of the trees that it will touch, runs it under strace, and adds the
+//! other files that it used.
 
 mod calibrate;
 mod snapshot;
@@ -16,7 +17,7 @@ use std::time::SystemTime;
 use trace_file::{TraceError, TracerCost, UntracedIo};
 use unlisted_files::UnlistedFiles;
 
-/// What to record and where to.
+/// The settings of a recording.
 #[derive(Debug, Clone)]
 pub struct RecordSettings {
     /// The program and its arguments.
@@ -27,18 +28,20 @@ pub struct RecordSettings {
     pub trees: Vec<PathBuf>,
 }
 
-/// What came of a recording.
+/// The result of a recording.
 #[derive(Debug)]
 pub struct Recording {
-    /// The program's own end.
+    /// The exit status of the program.
     pub status: ExitStatus,
-    /// What the tracer adds between two calls on this machine, as measured just before; it is in the trace.
+    /// The time that the tracer adds between two calls on this machine, measured just before and noted in the
+    /// trace.
     pub tracer: Option<TracerCost>,
-    /// What it did that the trace cannot show.
+    /// I/O of the program that the trace cannot show.
     pub unseen: UntracedIo,
 }
 
-/// Calls that the model knows or needs. Classes cover calls that this version of strace knows and we do not.
+/// The calls to trace: those that the model knows or needs. Classes include calls that strace knows and weir
+/// does not.
 const CALLS: &str = "trace=%file,%desc,%process,%ipc,%memory,%network,%creds,sync,futex,umask,unshare,setns,io_setup,io_submit,\
     io_getevents,io_destroy,io_cancel,io_uring_setup,io_uring_enter,io_uring_register";
 

@@ -1,4 +1,4 @@
-//! Lists files as they are.
+//! Lists files in their current state.
 
 use rustix::fs::SeekFrom;
 use std::fs::{DirEntry, File, Metadata};
@@ -7,12 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Holes of one file that are listed; what has more is listed as if it had fewer.
+/// Maximum number of holes that are listed for one file; further holes are left out.
 const HOLES_MAX: usize = 1024;
-/// Of `st_blocks`.
+/// The unit of `st_blocks`, in bytes.
 const BLOCK_BYTES: u64 = 512;
 
-/// Everything below `path`, and itself.
+/// Lists `path` and everything below it.
 pub(super) fn list(path: &Path, out: &mut impl Write) -> io::Result<()> {
     let meta = path.symlink_metadata()?;
     line(path, &meta, None, true, out)?;
@@ -25,7 +25,8 @@ pub(super) fn list(path: &Path, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// One line for each file: type, mode, size, links, device:inode, path, TAB, link target. The size only if it matters.
+/// Writes the line of a file: type, mode, size, links, device:inode, path, TAB, link target. The size is
+/// written only if it matters.
 pub(super) fn line(
     path: &Path,
     meta: &Metadata,
@@ -53,7 +54,7 @@ pub(super) fn line(
     out.write_all(b"\n")
 }
 
-/// Holes of a regular file, and attributes that any user may set. What cannot be asked for is not there.
+/// Writes the holes of a regular file, and its user attributes. Details that cannot be read are left out.
 fn details(path: &Path, meta: &Metadata, out: &mut impl Write) -> io::Result<()> {
     let mut detail = |kind: &str, first: &[u8], second: u64| -> io::Result<()> {
         out.write_all(kind.as_bytes())?;

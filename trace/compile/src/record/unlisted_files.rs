@@ -1,5 +1,5 @@
-//! Files outside of the listed trees that the program used and left alone. After the run, they still are what they were before
-//! it: so they are added to the list then, when the trace says which they are.
+//! Files outside of the listed trees that the program used without change. After the run they still are as
+//! they were before it, so they are added to the list then, when the trace shows their names.
 
 use super::line;
 use crate::event::{EventKind, Recorded, TraceEvent, Value};
@@ -13,17 +13,17 @@ use std::time::SystemTime;
 
 /// The kernel's limit on links in one walk.
 const LINKS_MAX: u32 = 40;
-/// Different paths that are looked up; beyond that, inference must do.
+/// Maximum number of paths that are looked up. The model must infer the others.
 const PATHS_MAX: usize = 1 << 20;
-/// What is in these is made up on reading.
+/// Directories whose contents the kernel generates.
 const MADE_UP: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// Paths that a trace names, and whether the size of what is there matters: not if it was only run or looked for.
+/// Paths in a trace, and whether the file's size matters. It does not if the file was only run or looked up.
 #[derive(Debug, Default)]
 pub(super) struct UnlistedFiles(BTreeMap<PathBuf, bool>);
 
 impl UnlistedFiles {
-    /// Notes the paths of one call. Relative ones count where the trace says what they are relative to.
+    /// Notes the paths of one call. Relative paths count if the trace shows their directory.
     pub(super) fn add(&mut self, event: &TraceEvent) {
         let EventKind::Call { name, args, result } = &event.what else { return };
         let sized =
@@ -61,7 +61,8 @@ impl UnlistedFiles {
         }
     }
 
-    /// Lists what is there and was not changed since `before`, with everything on the way; but not what is in `trees`.
+    /// Lists files that exist and were not changed since `before`, with all directories on the way, except
+    /// those in `trees`.
     pub(super) fn list(&self, trees: &[PathBuf], before: SystemTime, out: &mut impl Write) -> io::Result<()> {
         let mut lister = Lister { trees, before, seen: BTreeMap::new() };
         for (path, sized) in &self.0 {
@@ -80,12 +81,12 @@ impl UnlistedFiles {
 struct Lister<'a> {
     trees: &'a [PathBuf],
     before: SystemTime,
-    /// What is at each path, and whether its size matters; nothing, if it is not as it was.
+    /// The file at each path, and whether its size matters. `None` if the file has changed.
     seen: BTreeMap<PathBuf, Option<(Metadata, bool)>>,
 }
 
 impl Lister<'_> {
-    /// Follows a path as the kernel does, and notes every file on the way.
+    /// Walks along a path as the kernel does, and notes every file on the way.
     fn walk(&mut self, path: &Path, sized: bool) {
         let mut left: Vec<_> = parts(path);
         let (mut at, mut links) = (PathBuf::from("/"), 0);
@@ -127,7 +128,8 @@ fn parts(path: &Path) -> Vec<Vec<u8>> {
     parts.rev().map(<[u8]>::to_vec).collect()
 }
 
-/// A directory changes with every name in it: it is as it was if it was there. A file must not have changed at all.
+/// The metadata of an unchanged file. A file must not have changed since `before`. A directory changes with
+/// every name in it, so it only has to be older than `before`.
 fn unchanged(path: &Path, before: SystemTime) -> Option<(Metadata, bool)> {
     let meta = path.symlink_metadata().ok()?;
     let since = before.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs_f64();

@@ -1,4 +1,5 @@
-//! Keeps a replay inside of its target, by the kernel: no path of a trace is ever looked at to decide where it leads.
+//! Confines a replay to its target by the kernel's means. No path of a trace is inspected to decide where it
+//! leads.
 
 mod sandbox;
 
@@ -11,16 +12,17 @@ use std::io;
 use std::path::Path;
 use trace_file::TraceError;
 
-/// That the root directory of this process is a replay's own tree.
+/// Proof that the root directory of this process is a replay's own tree.
 #[derive(Debug)]
 pub struct Confined(());
 
-/// Makes a replay's tree the root directory of this process, for good: absolute paths, `..` and links then end in it. This
-/// process must have one thread and hold no other directory open. Modes of new files are exactly those of the trace from here on.
+/// Makes a replay's tree the root directory of this process for good: absolute paths, `..` and links then end
+/// inside the tree. This process must have one thread and no other open directory. From here on, modes of new
+/// files are exactly those of the trace.
 ///
-/// The process gets a table of mounts of its own, in which nothing but the tree is left; without root, in a user namespace, in
-/// which its user is called root. Where root may not have a table of mounts, as in some containers, the root directory is
-/// changed without one; no replayed call can leave that, because no directory outside is open.
+/// The process gets its own mount namespace, with only the tree; without root, in a user namespace in which
+/// its user is called root. If root may not have a mount namespace, as in some containers, the process uses
+/// chroot instead. No replayed call can leave the chroot, because no outside directory is open.
 pub fn confine(sandbox: ReplaySandbox) -> Result<Confined, TraceError> {
     let dir = sandbox.path();
     let failed = |source| TraceError::Confine { path: dir.clone(), source };
@@ -31,7 +33,7 @@ pub fn confine(sandbox: ReplaySandbox) -> Result<Confined, TraceError> {
         Err(source) => return Err(failed(source)),
     }
     std::env::set_current_dir("/").map_err(failed)?;
-    // The tree was found by its name, and somebody may have given that to another directory.
+    // The tree was found by its name, and another process may have given that name to another directory.
     if !sandbox.is_root().map_err(failed)? {
         return Err(failed(io::Error::other("another directory took its place")));
     }
@@ -44,7 +46,7 @@ fn own_mounts(dir: &Path, root: bool) -> io::Result<()> {
     let user_namespace = if root { CloneFlags::empty() } else { CloneFlags::CLONE_NEWUSER };
     unshare(CloneFlags::CLONE_NEWNS | user_namespace)?;
     if !root {
-        // Who has no privilege may map only himself, and only after giving up groups.
+        // An unprivileged process may map only its own user, and only after it gives up setgroups.
         std::fs::write("/proc/self/setgroups", "deny")?;
         std::fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
         std::fs::write("/proc/self/gid_map", format!("0 {group} 1"))?;
@@ -54,12 +56,13 @@ fn own_mounts(dir: &Path, root: bool) -> io::Result<()> {
     mount_bind_recursive(dir, dir)?;
     std::env::set_current_dir(dir)?;
     pivot_root(".", ".")?;
-    // The old root lies on top of the new one now.
+    // The old root is now mounted on top of the new one.
     unmount(".", UnmountFlags::DETACH)?;
     Ok(())
 }
 
-/// A replay holds the files of all traced processes in one. If that is not allowed, opens fail, and are counted.
+/// Raises the descriptor limit, because a replay holds the files of all traced processes in one. If that is
+/// not allowed, opens fail, and the failures are counted.
 pub(crate) fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

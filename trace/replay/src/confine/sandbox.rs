@@ -1,4 +1,5 @@
-//! The directory in which a replay builds its tree and takes place. It is made here, and named by nobody.
+//! The directory in which a replay builds its tree and runs. This code makes the directory and chooses its
+//! name.
 //!
 //! ```text
 //! TARGET/weir-replay-PID-N/    the user's own, mode 0700; "weir-replay-tree" if it is kept for the next replay,
@@ -7,8 +8,8 @@
 //! └── tree/                    becomes the replay's root directory
 //! ```
 //!
-//! What is removed or emptied later is reached by descriptors of these directories, which were looked at: whoever may rename
-//! things in the target can put others in their places, and nothing happens to those.
+//! Directories are removed or emptied through descriptors that were checked when opened. A process that may
+//! rename files in the target can put other directories in their places, but those are never touched.
 
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{
@@ -20,21 +21,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 use trace_file::TraceError;
 
-/// How the directories of replays begin.
+/// The beginning of the names of replay directories.
 const PREFIX: &str = "weir-replay-";
-/// Where a tree is kept for the next replay.
+/// The name of the directory that is kept for the next replay.
 const REUSED: &str = "weir-replay-tree";
 const LOCK: &str = "lock";
 const TREE: &str = "tree";
 
-/// What becomes of a replay's directory.
+/// The fate of a replay's directory after the replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterReplay {
-    /// It goes with the replay.
+    /// Removed after the replay.
     Removed,
-    /// It stays for people to look at.
+    /// Kept for the user to inspect.
     Kept,
-    /// It stays for the next replay.
+    /// Kept for the next replay.
     Reused,
 }
 
@@ -44,13 +45,13 @@ pub struct ReplaySandbox {
     path: PathBuf,
     home: OwnedFd,
     tree: OwnedFd,
-    /// Says to others that this replay lives.
+    /// Held while this replay lives, so that other replays leave the directory alone.
     _lock: OwnedFd,
     stay: AfterReplay,
 }
 
 impl ReplaySandbox {
-    /// Makes one below `target`, or takes the one that an earlier replay has left to be reused.
+    /// Makes a directory below `target`, or takes the reusable one of an earlier replay.
     pub fn new(target: &Path, stay: AfterReplay) -> Result<ReplaySandbox, TraceError> {
         match stay {
             AfterReplay::Reused => {
@@ -74,11 +75,12 @@ impl ReplaySandbox {
             let made = mkdirat(CWD, &path, Mode::RWXU).map_err(io::Error::from);
             match made.and_then(|()| ReplaySandbox::make(path.clone(), stay)) {
                 Ok(sandbox) => return Ok(sandbox),
-                // Somebody has it already, or took it for one that was left before its lock was taken.
+                // Another replay has this name, or took the directory for an abandoned one before its lock
+                // was taken.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
-                    // What could not be furnished is empty still, or not ours.
+                    // A directory that could not be set up is still empty, or not ours.
                     let _ = std::fs::remove_dir(&path);
                     return Err(TraceError::target("creating", path)(error));
                 }
@@ -87,7 +89,7 @@ impl ReplaySandbox {
         Err(TraceError::target("creating", target)(Errno::EXIST.into()))
     }
 
-    /// What a directory that was just made needs. It must be our own and empty still.
+    /// Sets up a directory that was just made. The directory must be our own and empty.
     fn make(path: PathBuf, stay: AfterReplay) -> io::Result<ReplaySandbox> {
         let home = open_own(CWD, &path)?;
         if std::fs::read_dir(by_descriptor(&home, ""))?.next().is_some() {
@@ -101,7 +103,7 @@ impl ReplaySandbox {
         Ok(ReplaySandbox { path, home, tree, _lock: lock, stay })
     }
 
-    /// One that an earlier replay has made and left.
+    /// Takes the directory that an earlier replay has left.
     fn take(path: PathBuf) -> Result<ReplaySandbox, TraceError> {
         let open = || -> io::Result<ReplaySandbox> {
             let home = open_own(CWD, &path)?;
@@ -122,7 +124,7 @@ impl ReplaySandbox {
         })
     }
 
-    /// Where the tree is.
+    /// The path of the tree.
     pub fn path(&self) -> PathBuf {
         self.path.join(TREE)
     }
@@ -133,7 +135,7 @@ impl ReplaySandbox {
         Ok((tree.st_dev, tree.st_ino) == (root.st_dev, root.st_ino))
     }
 
-    /// Removes it, unless it stays. Whoever finds it removed already has nothing to do.
+    /// Removes the directory, unless it is to be kept. A directory that is already removed is no error.
     pub fn remove(&self) -> Result<(), TraceError> {
         match self.stay {
             AfterReplay::Removed => {
@@ -143,7 +145,7 @@ impl ReplaySandbox {
         }
     }
 
-    /// Removes what replays have left in `target` that were killed with all their processes. Returns what that was.
+    /// Removes the directories in `target` of replays whose processes were all killed. Returns their paths.
     pub fn remove_left(target: &Path) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(target).into_iter().flatten().filter_map(Result::ok);
         let left = |path: &PathBuf| {
@@ -155,14 +157,14 @@ impl ReplaySandbox {
                 let _lock = take_lock(&home)?;
                 remove(path, &home)
             };
-            // What is not our own, or in use, is left alone.
+            // Directories that are in use or not our own are left alone.
             name.is_some_and(numbers) && is_left().is_ok()
         };
         entries.map(|entry| entry.path()).filter(left).collect()
     }
 }
 
-/// Opens a directory that this user has made, and no link to one.
+/// Opens a directory that belongs to this user. A link to one is refused.
 fn open_own(at: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
     let dir = openat(at, path, flags, Mode::empty())?;
@@ -172,7 +174,7 @@ fn open_own(at: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     Ok(dir)
 }
 
-/// Takes the lock in a replay's directory; who has it not is no replay's directory, or in use.
+/// Takes the lock in a replay's directory. A failure means that the directory is in use or not a replay's.
 fn take_lock(home: &OwnedFd) -> io::Result<OwnedFd> {
     let lock = openat(home, LOCK, OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&lock)?;
@@ -183,7 +185,7 @@ fn take_lock(home: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(lock)
 }
 
-/// The tree goes before the lock that says whose it is.
+/// Removes the tree, then the lock, which marks the directory as a replay's.
 fn remove(path: &Path, home: &OwnedFd) -> io::Result<()> {
     let gone = |result: io::Result<()>| match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -191,7 +193,7 @@ fn remove(path: &Path, home: &OwnedFd) -> io::Result<()> {
     };
     gone(std::fs::remove_dir_all(by_descriptor(home, TREE)))?;
     gone(unlinkat(home, LOCK, AtFlags::empty()).map_err(Into::into))?;
-    // Whatever has this name now: only an empty directory goes.
+    // Another directory may have this name now, but only an empty one is removed.
     gone(std::fs::remove_dir(path))
 }
 

@@ -1,4 +1,4 @@
-//! What of an earlier tree can stay.
+//! Decides which files of an earlier tree can stay.
 
 use super::OPEN_DIRECTORY;
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use trace_file::{CompiledTrace, InitialFile, InitialKind, TraceError};
 
-/// Of `st_blocks`.
+/// The unit of `st_blocks`, in bytes.
 const BLOCK_BYTES: u64 = 512;
 
-/// Removes everything below `root` that is not in the tree, or is something else there.
+/// Removes every file below `root` that is not in the tree or has another kind.
 pub(super) fn remove_others(
     wanted: &BTreeMap<PathBuf, &InitialFile>,
     compiled: &CompiledTrace,
@@ -47,7 +47,7 @@ pub(super) fn remove_others(
     Ok(())
 }
 
-/// Bytes are not compared: nothing depends on them.
+/// Whether a file can stay. Contents are not compared, because nothing depends on them.
 fn may_stay(
     initial: &InitialFile,
     compiled: &CompiledTrace,
@@ -56,7 +56,8 @@ fn may_stay(
 ) -> io::Result<bool> {
     Ok(match &initial.kind {
         InitialKind::Directory => found.is_dir(),
-        // A file with more names than one is shared with something; the tree's own hard links are made again.
+        // A file with several names is a hard link of an earlier tree. The tree's own hard links are made
+        // again.
         InitialKind::File(bytes) => {
             found.is_file()
                 && initial.attributes.is_empty()
@@ -76,7 +77,7 @@ fn may_stay(
     })
 }
 
-/// Of that size, and without holes, as far as the file system tells.
+/// Whether the file has that size and no holes, as far as the file system reports.
 pub(super) fn is_as_built(found: &Metadata, bytes: u64) -> bool {
     found.is_file() && found.len() == bytes && found.blocks().saturating_mul(BLOCK_BYTES) >= bytes
 }

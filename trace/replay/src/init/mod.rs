@@ -1,4 +1,4 @@
-//! Builds the initial tree. It must be called in the confined process: the tree's links may point anywhere.
+//! Builds the initial tree. Call this code in the confined process: the tree's links may point anywhere.
 
 mod delta;
 
@@ -19,25 +19,25 @@ use trace_file::{CompiledTrace, Device, InitialFile, InitialKind, TraceError};
 
 /// Bytes written at a time.
 const CHUNK: usize = 1 << 20;
-/// What file systems need besides the bytes of files.
+/// Space that file systems need besides the contents of files, in bytes.
 const RESERVE: u64 = 16 << 20;
 /// The kernel's limit on an extended attribute.
 const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
-/// Files are written by so many threads: enough to keep a device busy that is slow to answer.
+/// Threads that write files: enough to keep a slow device busy.
 const THREADS: usize = 8;
-/// Progress is told that often.
+/// How often progress is reported.
 const TELL: Duration = Duration::from_secs(1);
-/// A mode that lets its owner in, until everything below is built.
+/// The mode of directories until everything below is built: open for the owner.
 const OPEN_DIRECTORY: u32 = 0o700;
 
-/// What was built.
+/// The initial tree that was built, in numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BuiltTree {
     /// Files, directories and links in the tree.
     pub files: u64,
-    /// Bytes in files, all written but for known holes: a hole is read faster than what it would stand for.
+    /// Bytes in files. All are written except known holes, because holes are faster to read than data.
     pub bytes: u64,
-    /// Of these bytes, those that had to be written.
+    /// Bytes that had to be written, of the above.
     pub written: u64,
     /// Devices that could not be made and became files.
     pub stand_ins: u64,
@@ -45,10 +45,11 @@ pub struct BuiltTree {
     pub refused_attributes: u64,
 }
 
-/// Builds the initial tree of `compiled` in the root directory of this process, which is a replay's own. What is there already and is not in the tree is removed; files that
-/// are as they should be are kept, so building again after a replay costs what the replay changed.
+/// Builds the initial tree of `compiled` in the root directory of this process, which belongs to the replay.
+/// Files that are not in the tree are removed. Files that already match are kept, so another build after a
+/// replay costs only what the replay changed.
 ///
-/// `tell` hears from time to time how many of how many files are done.
+/// `tell` is called from time to time with the number of finished files and of all files.
 pub fn initialise(
     _: &Confined,
     compiled: &CompiledTrace,
@@ -83,7 +84,7 @@ fn build(
     let space = rustix::fs::statvfs(root)
         .map_err(|error| TraceError::target("asking for space", root)(error.into()))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
-    // Some file systems have no size: what they report is nothing at all.
+    // Some file systems have no size: they report zero blocks.
     if space.f_blocks > 0 && needed > free {
         return Err(TraceError::Space { path: root.into(), needed, free });
     }
@@ -115,8 +116,8 @@ impl Builder<'_> {
         below(self.root, self.compiled.names.bytes(initial.path))
     }
 
-    /// Directories, parents first; then files, in parallel; then what points at them; modes of directories last, because
-    /// some let nobody in.
+    /// Builds directories first, parents before children, then files in parallel, then links. Modes of
+    /// directories come last, because some deny access.
     fn build(&self) -> Result<(), TraceError> {
         let of = |wanted: fn(&InitialKind) -> bool| {
             self.compiled.tree.iter().filter(move |initial| wanted(&initial.kind))
@@ -155,7 +156,7 @@ impl Builder<'_> {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some(initial) = files.get(at) else { return Ok(()) };
-                // Whoever fails, the others need not go on.
+                // After one failure, the other threads stop.
                 self.one(initial, |path| self.file(initial, path, &content))
                     .inspect_err(|_| next.store(files.len(), Ordering::Relaxed))?;
                 if let Ok(mut told) = told.try_lock()
@@ -176,7 +177,7 @@ impl Builder<'_> {
         match initial.kind {
             InitialKind::File(bytes) => self.fill(initial, path, bytes, content)?,
             InitialKind::Special(device) if path.symlink_metadata().is_err() => {
-                // Whoever may not make devices gets a file with that name.
+                // Without the permission to make devices, a regular file stands for the device.
                 if make_device(path, device).is_ok() {
                     return Ok(());
                 }
@@ -186,11 +187,12 @@ impl Builder<'_> {
             _ => return Ok(()),
         }
         self.attributes(initial, path);
-        // Whoever replays must be able to use what the program could: permissions that a trace does not show are usual ones.
+        // Makes the files as accessible as they were to the program. If the trace does not show the mode, it
+        // is a usual one.
         std::fs::set_permissions(path, Permissions::from_mode(initial.mode & 0o7777))
     }
 
-    /// Keeps what is there, unless it has holes or should have some.
+    /// Keeps the existing file, unless it has holes or should have some.
     fn fill(&self, initial: &InitialFile, path: &Path, bytes: u64, content: &[u8]) -> io::Result<()> {
         let found = path.symlink_metadata();
         let whole = initial.holes.is_empty();
@@ -217,7 +219,8 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Attributes that this user or this file system does not allow are missing in the replay, and differ there.
+    /// Sets extended attributes. Those that this user or file system does not allow are missing in the
+    /// replay, and their results differ.
     fn attributes(&self, initial: &InitialFile, path: &Path) {
         for (name, bytes) in &initial.attributes {
             let value = vec![0x57u8; (*bytes as usize).min(ATTRIBUTE_BYTES_MAX)];
@@ -239,7 +242,7 @@ impl Builder<'_> {
     }
 }
 
-/// What of a file is no hole: starts and ends. Holes are in order, as far as a compiled trace's author is to be trusted.
+/// The parts of a file that are not holes: starts and ends. A hostile trace may have holes out of order.
 fn data(bytes: u64, holes: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut parts = Vec::new();
     let mut at = 0;
@@ -266,7 +269,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The numbers are the kernel's, fixed for ever. Random bytes never block: /dev/urandom.
+/// Makes a device with the kernel's fixed numbers. Random bytes come from /dev/urandom, which never blocks.
 fn make_device(path: &Path, device: Device) -> rustix::io::Result<()> {
     let mode = Mode::from_raw_mode(0o666);
     let minor = match device {

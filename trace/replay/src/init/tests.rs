@@ -78,7 +78,7 @@ fn a_file_with_a_hole_is_written_again() {
 
 #[test]
 fn holes_and_attributes_are_as_they_were() {
-    // Attributes need a file system that has them: memory's has none of a user's own on older kernels.
+    // Attributes need a file system that supports them: tmpfs has no user attributes on older kernels.
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut compiled = tree();
     let name = compiled.names.intern(b"user.note");

@@ -1,4 +1,5 @@
-//! Several compiled traces as one: their trees in one target, their threads side by side, one clock for all.
+//! Merges several compiled traces into one: their trees in one target, their threads side by side, with one
+//! clock.
 
 mod renumber;
 
@@ -9,31 +10,32 @@ use trace_file::{
     CompiledTrace, InitialFile, InitialKind, Name, Names, Nap, Operand, Order, TraceError, TraceOrigin, Wait,
 };
 
-/// Contradictions that are named; all are counted.
+/// Maximum number of contradictions that are listed; all are counted.
 const NAMED_MAX: usize = 8;
 
-/// Several compiled traces as one.
+/// Several compiled traces, merged into one.
 #[derive(Debug, Clone)]
 pub struct MergedTraces {
-    /// All of them: actions merged by the moments at which they returned, each compiled trace's in its own order.
+    /// The merged trace. Actions are ordered by time of return, and keep the order of their own compiled
+    /// trace.
     pub whole: CompiledTrace,
-    /// Where each part is in the whole.
+    /// The place of each part in the whole.
     parts: Vec<MergedPart>,
-    /// What was made to fit, for people: sizes and permissions that differ.
+    /// Descriptions of files that were adapted because sizes or permissions differ.
     pub adapted: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct MergedPart {
-    /// The numbers of its actions in the whole.
+    /// The numbers of the part's actions in the whole.
     actions: Vec<u32>,
-    /// Its first thread, and how many it has.
+    /// The part's first thread, and its number of threads.
     threads: (usize, usize),
 }
 
 impl MergedTraces {
-    /// Lays compiled traces over each other, named for people. What two of them need to be different things is refused; of sizes
-    /// that differ, the larger is taken, and of permissions, all.
+    /// Merges compiled traces, each with a name for messages. Fails if two need a file to be of different
+    /// kinds. For different sizes, takes the larger; for different permissions, takes all.
     pub fn new(all: &[(String, CompiledTrace)]) -> Result<MergedTraces, TraceError> {
         let numbers =
             |compiled: &CompiledTrace, before: &mut (Names, [u64; 4])| -> Result<Renumbering, TraceError> {
@@ -76,7 +78,7 @@ impl MergedTraces {
         Ok(MergedTraces { whole, parts, adapted })
     }
 
-    /// What one of the compiled traces did in a run of all.
+    /// The results of one compiled trace in a run of all.
     pub fn part(&self, at: usize, run: &ReplayRun) -> ReplayRun {
         let part = &self.parts[at];
         let number = |id: u32| part.actions.binary_search(&id).ok().map(|place| place as u32);
@@ -86,7 +88,7 @@ impl MergedTraces {
         };
         let samples: Vec<ActionSample> = part.actions.iter().map(sample).collect();
         let (first, count) = part.threads;
-        // With one thread for all, waits are nobody's own.
+        // With a single thread, waits belong to no traced thread.
         let waited = run.waited.get(first..first + count).unwrap_or(&[]).to_vec();
         ReplayRun {
             elapsed: samples.iter().map(|sample| sample.start + sample.took).max().unwrap_or(0),
@@ -123,13 +125,13 @@ fn about(all: &[(String, CompiledTrace)]) -> TraceOrigin {
         sum.unfinished += about.unfinished;
         sum.unseen.rings += about.unseen.rings;
         sum.unseen.shared_mappings += about.unseen.shared_mappings;
-        // One tracer's cost is taken off all pauses; the least takes none off that were real.
+        // One cost is subtracted from all pauses. The smallest one shortens no real pause.
         sum.tracer = sum.tracer.least(about.tracer);
     }
     sum
 }
 
-/// Puts all actions into one row, and each compiled trace's orders into those of the same name.
+/// Merges all actions, and all orders of the same name.
 fn merge(
     all: &[(String, CompiledTrace)],
     numbered: &[Renumbering],
@@ -164,7 +166,7 @@ fn merge(
     }
 }
 
-/// All trees as one, and what was made to fit; or what contradicts.
+/// Merges all trees. Returns the tree and the adapted files, or the contradictions.
 fn trees(
     all: &[(String, CompiledTrace)],
     numbered: &[Renumbering],
@@ -208,7 +210,8 @@ fn renumbered(initial: &InitialFile, numbers: &Renumbering) -> InitialFile {
     InitialFile { path: numbers.name(initial.path), kind, attributes, ..initial.clone() }
 }
 
-/// Makes one initial file do for two compiled traces. Says what was changed for that, or what each of them needs it to be.
+/// Makes one initial file suitable for two compiled traces. Returns the adaptation, or the two kinds that
+/// contradict each other.
 fn lay_over(
     known: &mut InitialFile,
     other: InitialFile,

@@ -1,8 +1,8 @@
-//! Actions of one compiled trace with the numbers of another that it becomes a part of.
+//! Renumbers the actions of a compiled trace for the merged trace that they become a part of.
 
 use trace_file::{Action, Handle, NO_HANDLE, Name, OperandMut};
 
-/// What is added to each number; names have new ones.
+/// The offset added to each kind of number. Names get new numbers instead.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Renumbering {
     pub(super) names: Vec<Name>,

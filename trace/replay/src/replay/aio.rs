@@ -1,11 +1,11 @@
-//! Asynchronous requests. A pool of threads makes them, as many at a time as the trace ever had under way; whoever collects
-//! waits for those that it got in the trace.
+//! Asynchronous requests. A pool of threads executes them, as many at a time as the trace ever had under way.
+//! A thread that collects waits for the requests that it got in the trace.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 use trace_file::{Op, Outcome};
 
-/// Requests under way, and done but not collected.
+/// Requests under way, and finished requests that are not collected yet.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     state: Mutex<HashMap<u32, Option<Outcome>>>,
@@ -22,7 +22,7 @@ impl Requests {
         self.changed.notify_all();
     }
 
-    /// Waits for these. The result is how many there were; an error if one was never submitted.
+    /// Waits for these requests. The result is their number, or an error if one was never submitted.
     pub(super) fn collect(&self, requests: &[u32]) -> Outcome {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         for request in requests {
@@ -39,7 +39,7 @@ impl Requests {
     }
 }
 
-/// The largest number of requests under way at once, by the trace.
+/// The largest number of requests under way at once in the trace.
 pub(super) fn depth<'a>(ops: impl Iterator<Item = &'a Op<u32>>) -> usize {
     let (mut now, mut most) = (0usize, 0);
     for op in ops {

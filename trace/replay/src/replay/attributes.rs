@@ -1,5 +1,5 @@
-//! Calls on extended attributes. They take no directory to start from, so a relative path is opened first; the descriptor itself
-//! where the path is empty.
+//! Calls on extended attributes. The kernel's calls take no directory, so a relative path is opened first, or
+//! the descriptor is used if the path is empty.
 
 use super::kernel::ReplayKernel;
 use super::target::CallBuffer;
@@ -8,7 +8,7 @@ use rustix::fs::{Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use trace_file::{Handle, Op};
 
-/// Calls on one file, however it is named.
+/// The file of a call: a path or an open file.
 enum On<'a> {
     /// An absolute path, and whether links are followed.
     Path(&'a [u8], bool),
@@ -36,7 +36,7 @@ pub(super) fn call(
             let link = if *follow { OFlags::empty() } else { OFlags::NOFOLLOW };
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | link;
             let file = match rustix::fs::openat(dir, path, flags, Mode::empty()) {
-                // Symbolic links have no attributes that a user may set.
+                // Symbolic links cannot have user attributes.
                 Err(Errno::LOOP) => return Err(Errno::NODATA),
                 file => file?,
             };

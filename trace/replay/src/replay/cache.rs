@@ -1,4 +1,4 @@
-//! What is in memory when a replay begins.
+//! The page cache at the beginning of a replay.
 
 use rustix::fs::{Advice, CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -14,18 +14,19 @@ const DROP: &str = "/proc/sys/vm/drop_caches";
 /// Bytes read at a time.
 const CHUNK: u64 = 1 << 20;
 
-/// What should be in memory when the first action begins. Everything built is on the device in any case.
+/// The state of the page cache before the first action. The built tree is on the device in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StartCache {
-    /// What building the tree left there.
+    /// As building the tree left it.
     AsBuilt,
-    /// Nothing of the tree.
+    /// Empty of the tree's files.
     Cold,
-    /// The tree's files, each read once, as far as there is space.
+    /// Filled with the tree's files, each read once, as far as there is space.
     Warm,
 }
 
-/// Empties or fills the cache. It is made before the process is confined, because only then can it open the kernel's switch.
+/// Empties or fills the page cache. Create it before the process is confined, because it opens the kernel's
+/// drop_caches file.
 #[derive(Debug)]
 pub struct CacheControl {
     wanted: StartCache,
@@ -34,20 +35,21 @@ pub struct CacheControl {
 }
 
 impl CacheControl {
-    /// For that state; without root, single files are dropped instead of everything.
+    /// A control for the wanted state. Without root, single files are dropped instead of all caches.
     pub fn new(wanted: StartCache) -> CacheControl {
         let switch =
             (wanted == StartCache::Cold).then(|| File::options().write(true).open(DROP).ok()).flatten();
         CacheControl { wanted, switch, cold_below: None }
     }
 
-    /// A cold cache is one that holds nothing below that directory of the tree; what lies elsewhere, such as a program's
-    /// libraries, is read again.
+    /// Makes a cold cache apply only below this directory of the tree. Other files, such as a program's
+    /// libraries, are read into memory again.
     pub fn cold_below(self, directory: Option<PathBuf>) -> CacheControl {
         CacheControl { cold_below: directory, ..self }
     }
 
-    /// Brings the cache into that state, after the tree was built, and says what was done.
+    /// Brings the cache into the wanted state after the tree was built. Returns a text that says what was
+    /// done.
     pub fn apply(mut self, compiled: &CompiledTrace) -> Result<String, TraceError> {
         let root = open(b"/").map_err(|error| TraceError::io("opening", "/")(error.into()))?;
         rustix::fs::syncfs(&root).map_err(|error| TraceError::io("syncing", "/")(error.into()))?;
@@ -59,7 +61,7 @@ impl CacheControl {
             (StartCache::Cold, true) => "cold: the whole machine's caches were dropped",
             (StartCache::Cold, false) => {
                 for file in files.filter_map(|path| open(path).ok()) {
-                    // Advice: a file system that takes none keeps its pages.
+                    // This is advice: a file system that ignores it keeps its pages.
                     let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
                 }
                 "cold: each file's pages were dropped; names and attributes may be in memory"
@@ -83,7 +85,7 @@ fn read_all<'a>(files: impl Iterator<Item = &'a [u8]>) {
     }
 }
 
-/// Reads what does not lie below `directory`: files, and directories with their entries.
+/// Reads the tree's files outside of `directory` into memory, and directories with their entries.
 fn warm_others(compiled: &CompiledTrace, directory: &Path) -> String {
     let elsewhere = compiled.tree.iter().filter(|initial| {
         !Path::new(OsStr::from_bytes(compiled.names.bytes(initial.path))).starts_with(directory)
@@ -93,7 +95,7 @@ fn warm_others(compiled: &CompiledTrace, directory: &Path) -> String {
         let path = compiled.names.bytes(initial.path);
         match initial.kind {
             InitialKind::Directory => {
-                // Who may not look into a directory has nothing of it in memory.
+                // A program without access to a directory has none of its entries in memory.
                 let listed = std::fs::read_dir(OsStr::from_bytes(path));
                 listed.into_iter().flatten().flatten().for_each(|entry| drop(entry.metadata()));
             }

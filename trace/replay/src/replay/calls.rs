@@ -1,4 +1,4 @@
-//! One system call for each operation, through safe wrappers.
+//! Makes the system call of each operation, through safe wrappers.
 
 use super::kernel::ReplayKernel;
 use super::target::CallBuffer;
@@ -16,7 +16,7 @@ use trace_file::{Handle, LockKind, NO_HANDLE, Op, Place};
 type Returned = Result<i64, Errno>;
 const EMPTY: AtFlags = AtFlags::EMPTY_PATH;
 
-/// Executes what needs nothing but the kernel.
+/// Executes an operation that needs only the kernel.
 pub(super) fn call(kernel: &ReplayKernel<'_>, op: &Op<Handle>, buffer: &mut CallBuffer) -> Returned {
     match op {
         Op::Read { on, bytes, at } => {
@@ -102,7 +102,7 @@ fn list(file: &OwnedFd) -> Returned {
     let mut space = [MaybeUninit::uninit(); 32 << 10];
     let mut entries = RawDir::new(file, &mut space);
     let mut bytes = 0;
-    // One call fills the buffer; going on until it is empty makes no other.
+    // One call fills the buffer. Reading the buffer to its end makes no other call.
     while let Some(entry) = entries.next() {
         bytes += 24 + entry?.file_name().count_bytes() as i64;
         if entries.is_buffer_empty() {
@@ -124,8 +124,8 @@ fn advise(file: impl AsFd, (start, bytes): (u64, u64), advice: u32) -> Returned 
     done(rustix::fs::fadvise(file, start, NonZeroU64::new(bytes), advice))
 }
 
-/// Never waits: the order has put a blocking lock where it was granted. All traced processes are one here, so a lock belongs to
-/// the description through which its owner holds it.
+/// Takes or releases a lock without waiting, because the order puts a blocking lock where it was granted. A
+/// replay is one process, so a lock belongs to the description through which its owner holds it.
 pub(super) fn lock(file: impl AsFd, kind: LockKind, start: u64, bytes: u64) -> Returned {
     let kind = match kind {
         LockKind::Shared => libc::F_RDLCK,
@@ -140,7 +140,7 @@ pub(super) fn lock(file: impl AsFd, kind: LockKind, start: u64, bytes: u64) -> R
     }
 }
 
-/// A place, ready for the calls whose names end in `at`.
+/// A place in the form that the `*at` calls take.
 struct Ready<'a> {
     dir: Option<Arc<OwnedFd>>,
     path: &'a [u8],
@@ -151,7 +151,7 @@ impl Ready<'_> {
         self.dir.as_ref().map_or(CWD, |dir| dir.as_fd())
     }
 
-    /// An empty path stands for the descriptor itself.
+    /// The flags of a call. An empty path means the descriptor itself.
     fn flags(&self, follow: bool) -> AtFlags {
         let empty = if self.path.is_empty() { EMPTY } else { AtFlags::empty() };
         if follow { empty } else { empty | AtFlags::SYMLINK_NOFOLLOW }
@@ -278,7 +278,8 @@ fn on_attributes<'a>(
     }
 }
 
-/// Devices and pipes would reach out of the target, or wait for others: files stand for them.
+/// Makes a file of this mode. A regular file stands for a device or pipe, which would lead out of the target
+/// or block.
 fn make_node(at: &Ready<'_>, mode: u32) -> Returned {
     let kind = match mode & libc::S_IFMT {
         libc::S_IFSOCK => FileType::Socket,
@@ -287,7 +288,7 @@ fn make_node(at: &Ready<'_>, mode: u32) -> Returned {
     done(rustix::fs::mknodat(at.dir(), at.path, kind, Mode::from_raw_mode(mode & 0o7777), 0))
 }
 
-/// In one step where the file system can; otherwise by a link and two renames.
+/// Exchanges two names in one step if the file system can, otherwise by a link and two renames.
 fn exchange(one: &Ready<'_>, other: &Ready<'_>) -> Returned {
     let (a, b) = ((one.dir(), one.path), (other.dir(), other.path));
     match rustix::fs::renameat_with(a.0, a.1, b.0, b.1, RenameFlags::EXCHANGE) {

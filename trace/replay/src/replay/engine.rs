@@ -12,13 +12,14 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use trace_file::{CompiledTrace, Fate, Moment, Rule, TraceError};
 
-/// Threads of a replay call a handful of functions; a trace may have thousands of them.
+/// Stack of a replay thread, in bytes. Its calls are shallow, and a trace may have thousands of threads.
 const STACK_BYTES: usize = 128 << 10;
-/// The last part of a pause is not slept: a sleep ends late by what a timer and a switch of threads take.
+/// The last part of a pause, which a thread does not sleep. A sleep ends late by the time of a timer and a
+/// thread switch.
 const AWAKE: Duration = Duration::from_micros(30);
-/// How late the kernel may end a sleep to save wake-ups, in nanoseconds; 50,000 where nobody says so.
+/// How late the kernel may end a sleep to save wake-ups, in nanoseconds. The kernel's default is 50,000.
 const TIMER_SLACK: NonZeroU64 = NonZeroU64::MIN;
-/// No thread waits for anything.
+/// Marks a thread that waits for nothing.
 const NOBODY: u32 = u32::MAX;
 
 struct Shared<'a, T> {
@@ -26,10 +27,10 @@ struct Shared<'a, T> {
     plan: &'a ReplayPlan,
     target: &'a T,
     progress: Vec<Progress>,
-    /// For which action each thread waits; for the watchdog.
+    /// The action for which each thread waits, for the watchdog.
     waits_for: Vec<AtomicU32>,
     given_up: AtomicBool,
-    /// The replay's zero, set once all threads are there: until then none of them does anything.
+    /// The start of the replay, set once all threads exist. Until then no thread acts.
     began: OnceLock<Instant>,
 }
 
@@ -39,11 +40,11 @@ struct Own {
     waited: BTreeMap<Rule, u64>,
 }
 
-/// What went before an action.
+/// The waiting before an action.
 struct Before {
-    /// When everything that it waits for was there.
+    /// When all its prerequisites were met.
     ready: u64,
-    /// What it waited for last.
+    /// The action that it waited for last.
     on: Option<u32>,
 }
 
@@ -76,7 +77,7 @@ pub(super) fn run<T: Target>(
             })
         };
         let threads: Vec<_> = (0..count).map(spawn).collect();
-        // Without all of its threads a replay could not end: nothing of it is done then.
+        // A replay with missing threads could not end, so none of it is executed.
         let missing = threads.iter().filter(|thread| thread.is_err()).count();
         shared.given_up.store(missing > 0, Ordering::Relaxed);
         shared.began.get_or_init(Instant::now);
@@ -116,7 +117,7 @@ impl<T: Target> Shared<'_, T> {
     }
 
     fn thread(&self, thread: usize) -> Own {
-        // Where it is refused, pauses end later.
+        // If the kernel refuses, pauses end later.
         let _ = rustix::thread::set_current_timer_slack(Some(TIMER_SLACK));
         let mut own = Own::default();
         let mut buffer = CallBuffer::default();
@@ -152,7 +153,7 @@ impl<T: Target> Shared<'_, T> {
         own
     }
 
-    /// Waits for what the order says. Nothing if the replay was given up.
+    /// Waits for the prerequisites in the order. `None` if the replay was given up.
     fn wait(&self, thread: usize, id: u32, last: u64, own: &mut Own) -> Option<Before> {
         let mut before = Before { ready: last, on: None };
         for wait in self.plan.order.of(id) {
@@ -174,8 +175,8 @@ impl<T: Target> Shared<'_, T> {
         Some(before)
     }
 
-    /// Pauses as long as the program did, counted from the moment at which it could have gone on, but for what is owed.
-    /// Returns when that was over, and how late.
+    /// Pauses as long as the program did, minus the debt. The pause begins when the action was ready. Returns
+    /// the end of the pause, and the lateness.
     fn think(&self, id: u32, ready: u64, debt: &mut PauseCompensation) -> (u64, u64) {
         let Some(&pause) = self.plan.think.get(id as usize).filter(|pause| **pause > 0) else {
             return (ready, 0);
@@ -190,7 +191,7 @@ impl<T: Target> Shared<'_, T> {
             }
         }
         while self.now() < until {
-            // Others may go on meanwhile: with fewer processors than threads they would be late by this pause.
+            // Yields to other threads: with fewer processors than threads, this pause would delay them.
             std::thread::yield_now();
         }
         let now = self.now();
@@ -198,13 +199,14 @@ impl<T: Target> Shared<'_, T> {
         (now, now - until)
     }
 
-    /// Sleeps for so long at most; whether the action that ends such a sleep has begun.
+    /// Sleeps for at most `most`. Returns whether the action that ends such a sleep has begun.
     fn nap(&self, ends_with: u32, most: Duration) -> bool {
         let (other, place) = self.plan.place[ends_with as usize];
         self.progress[other as usize].wait_at_most(begun(place), &self.given_up, most)
     }
 
-    /// Waits for the threads to end. If nothing moves for long while every thread waits, gives up and says who waits for what.
+    /// Waits for the threads to end. If nothing moves for the stall time while every thread waits, gives up
+    /// and reports which thread waits for which action.
     fn watch(&self, left: &(Mutex<usize>, Condvar)) -> Option<String> {
         let mut moved = (Instant::now(), 0);
         let mut guard = left.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The kernel as a target: open files by handle, and who makes asynchronous requests.
+//! The kernel as a target: open files by handle, and the threads that make asynchronous requests.
 
 use super::aio::{Requests, depth};
 use super::calls;
@@ -14,10 +14,10 @@ use trace_file::{
     SyncKind, TraceError,
 };
 
-/// Threads that make asynchronous requests; deeper queues than this no device has.
+/// Maximum number of threads that make asynchronous requests. No device has deeper queues.
 const POOL_MAX: usize = 1024;
 
-/// Executes operations for real, below this process's root directory.
+/// Executes operations with real system calls, below this process's root directory.
 pub(super) struct ReplayKernel<'a> {
     names: &'a Names,
     files: Arc<OpenFiles>,
@@ -26,7 +26,7 @@ pub(super) struct ReplayKernel<'a> {
     syncs: FsyncMeaning,
 }
 
-/// Open files by handle. An entry is empty before its file is opened and after it is closed.
+/// Open files by handle. An entry is `None` before its file is opened and after it is closed.
 pub(super) struct OpenFiles(Vec<Mutex<Option<Arc<OwnedFd>>>>);
 
 impl OpenFiles {
@@ -42,7 +42,7 @@ impl OpenFiles {
 }
 
 impl<'a> ReplayKernel<'a> {
-    /// Opens what was open before the trace began.
+    /// Makes the target, and opens the files that were open before the trace began.
     pub(super) fn new(
         compiled: &'a CompiledTrace,
         syncs: FsyncMeaning,
@@ -67,7 +67,7 @@ impl<'a> ReplayKernel<'a> {
         self.names.bytes(name)
     }
 
-    /// The directory of a place; nothing for absolute paths.
+    /// The directory of a place; `None` for absolute paths.
     pub(super) fn dir(&self, at: &Place<Handle>) -> Result<Option<Arc<OwnedFd>>, Errno> {
         (at.dir != NO_HANDLE).then(|| self.files.get(at.dir)).transpose()
     }
@@ -80,7 +80,7 @@ impl<'a> ReplayKernel<'a> {
         self.syncs.file(self.file(handle)?.as_fd(), kind)
     }
 
-    /// sync, for all files.
+    /// Syncs all files.
     pub(super) fn sync_all(&self) {
         if !matches!(self.syncs, FsyncMeaning::Nothing) {
             rustix::fs::sync();
@@ -128,7 +128,7 @@ pub(super) fn outcome(result: Result<i64, Errno>) -> Outcome {
     }
 }
 
-/// Threads that end when the kernel is dropped, once their requests are done.
+/// Starts threads for asynchronous requests. When the kernel is dropped, they finish their requests and end.
 fn pool(
     threads: usize,
     files: &Arc<OpenFiles>,

@@ -1,4 +1,4 @@
-//! Runs a compiled trace: a thread per traced thread, which waits only where the order says so.
+//! Runs a compiled trace with a thread for each traced thread. Threads wait only where the order says so.
 
 mod aio;
 mod attributes;
@@ -36,7 +36,7 @@ pub fn replay(
     engine::run(compiled, &plan, &kernel)
 }
 
-/// Replays onto nothing: what is measured is the engine.
+/// Replays without system calls, to measure the engine itself.
 pub fn replay_onto_nothing(
     compiled: &CompiledTrace,
     settings: &ReplaySettings,

@@ -1,22 +1,23 @@
-//! How much too long a thread's pauses were. Timers and processors are late, never early, so a row of short pauses would take
-//! longer than the program did; the next ones make up for it.
+//! Compensates for a thread's late pauses. Timers and processors are late, never early, so a row of short
+//! pauses would take longer than in the program. The next pauses are shortened by the lateness.
 
-/// Nanoseconds of lateness that are made up for. What is more was a stall of the machine, not of one pause.
+/// Maximum lateness to make up for, in nanoseconds. More lateness is a stall of the machine, not of one
+/// pause.
 const MAX: u64 = 10_000_000;
 
-/// One thread's, in nanoseconds.
+/// The lateness of one thread, in nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct PauseCompensation(u64);
 
 impl PauseCompensation {
-    /// What is left of a pause.
+    /// Returns the length of a pause after it repays lateness.
     pub(super) fn shorten(&mut self, pause: u64) -> u64 {
         let repaid = pause.min(self.0);
         self.0 -= repaid;
         pause - repaid
     }
 
-    /// A pause ended so much too late.
+    /// Adds the lateness of a pause.
     pub(super) fn add(&mut self, late: u64) {
         self.0 = self.0.saturating_add(late).min(MAX);
     }

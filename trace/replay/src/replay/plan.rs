@@ -1,4 +1,4 @@
-//! What a replay does when: who waits for what, and how long each action thinks first. Pure.
+//! Plans a replay: the waits of each action, and the pause before it. This is a pure function.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -7,15 +7,15 @@ use trace_file::{Action, CompiledTrace, Fate, Moment, Nap, Order, Rule, TraceErr
 /// How a replay runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReplaySettings {
-    /// What orders the threads.
+    /// The order that the threads keep.
     pub order: OrderChoice,
-    /// How fast.
+    /// The speed.
     pub speed: ReplaySpeed,
     /// Seconds without any progress after which a replay is given up.
     pub stall_seconds: u64,
 }
 
-/// What orders the threads.
+/// The order that the threads keep.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OrderChoice {
     /// A compiled order: `weir` or `root`.
@@ -31,23 +31,24 @@ pub enum OrderChoice {
 /// How fast a replay runs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub enum ReplaySpeed {
-    /// Every action as soon as it may.
+    /// Every action as soon as its waits are over.
     Full,
-    /// Think time of the trace, multiplied.
+    /// With the trace's think times, multiplied by this factor.
     Natural(f64),
 }
 
-/// A replay, prepared.
+/// The plan of a replay.
 #[derive(Debug)]
 pub(super) struct ReplayPlan {
-    /// Of each thread, its actions in order.
+    /// The actions of each thread, in order.
     pub(super) threads: Vec<Vec<u32>>,
-    /// Of each action, its thread's number here and how many of that thread's actions come before it.
+    /// For each action, the number of its thread in this plan, and the number of that thread's earlier
+    /// actions.
     pub(super) place: Vec<(u32, u32)>,
     pub(super) order: Order,
-    /// Nanoseconds between the last thing that an action waits for and its start; empty at full speed.
+    /// Nanoseconds between the end of the last wait of an action and its start; empty at full speed.
     pub(super) think: Vec<u64>,
-    /// Pauses that end early, with the start of another thread's action; empty at full speed.
+    /// Pauses that end early when another thread's action starts; empty at full speed.
     pub(super) naps: HashMap<u32, u32>,
     pub(super) stall_seconds: u64,
 }
@@ -82,8 +83,8 @@ impl ReplayPlan {
     }
 }
 
-/// Each action after the start of the one before it. Made of the trace's stamps alone, as tools without a model do;
-/// a thread's own order comes first where stamps contradict it.
+/// Builds the temporal order: each action waits for the start of the one before it. Like tools without a
+/// model, it uses only the trace's time stamps. A thread's own order wins if stamps contradict it.
 fn temporal(compiled: &CompiledTrace) -> Order {
     let mut order = Order { name: "temporal".into(), begins: vec![0], ..Order::default() };
     let mut before = vec![None; compiled.actions.len()];
@@ -104,14 +105,15 @@ fn temporal(compiled: &CompiledTrace) -> Order {
     order
 }
 
-/// When an action happens in the trace, as a replay makes it: what is not executed is over at once, and has waited before.
-/// What waits outside of the trace is think time; what waits inside of it is an edge.
+/// When an action happens in the trace, from a replay's point of view. An action that is not executed takes
+/// no time and happens at its return. A wait outside of the trace is think time; a wait inside of the trace
+/// is an edge.
 fn happens(action: &Action) -> u64 {
     if action.fate == Fate::Executed { action.start } else { action.end }
 }
 
-/// Start minus the latest completion among what is waited for, the thread's own last action included, and minus what the
-/// tracer did meanwhile; never below zero.
+/// The think time of each action: its start minus the latest end of its prerequisites (including the thread's
+/// own last action), minus the tracer's work in between. Never below zero.
 fn think_times(compiled: &CompiledTrace, threads: &[Vec<u32>], order: &Order, scale: f64) -> Vec<u64> {
     let tracer = Tracer::new(compiled);
     let mut think = vec![0; compiled.actions.len()];
@@ -131,11 +133,12 @@ fn think_times(compiled: &CompiledTrace, threads: &[Vec<u32>], order: &Order, sc
     think
 }
 
-/// What the tracer did, and when. It is one process, which stops a thread at each entry and each return: a pause has its work
-/// for that thread in it, and its work for others, behind which the thread stood in line.
+/// The tracer's work. strace is one process, which stops a thread at each entry and each return. So a pause
+/// contains the tracer's work for that thread, and its work for other threads, for which the thread had to
+/// queue.
 struct Tracer {
     cost: TracerCost,
-    /// Every moment at which it took note of something.
+    /// Every moment at which the tracer stopped a thread.
     stamps: Vec<u64>,
 }
 
@@ -150,13 +153,14 @@ impl Tracer {
         Tracer { cost, stamps }
     }
 
-    /// The pause from `ready` until an action happens, less the tracer's part: its whole work between two calls once, half of
-    /// it for each entry and each return of another thread. The thread's last two calls `took` so long.
+    /// The pause from `ready` until an action happens, less the tracer's part: its whole work between two
+    /// calls once, and half of that work for each entry and return of another thread. `took` is how long the
+    /// thread's last two calls took.
     fn without(&self, ready: u64, action: &Action, took: [u64; 2]) -> u64 {
         let until = happens(action);
         let before = |at: u64| self.stamps.partition_point(|stamp| *stamp < at);
         let all = before(until).saturating_sub(before(ready.saturating_add(1)));
-        // What happens at its return has its own entry in its pause.
+        // An action that happens at its return has its own entry in its pause.
         let own = (ready < action.start && action.start < until) as usize;
         let others = all.saturating_sub(own) as u64;
         let own = self.cost.before(took) + others * (self.cost.busy / 2);

@@ -1,30 +1,31 @@
-//! How far each thread has come, and the waiting for it. One counter per thread is enough: its actions run in order.
+//! The progress of each thread, and waits for it. One counter for each thread is enough, because its actions
+//! run in order.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Looks at the counter before a thread goes to sleep. Few: with more threads than processors, whoever is waited for needs
-/// this one.
+/// Checks of the counter before a thread sleeps. They are few: with more threads than processors, the other
+/// thread needs this processor.
 const SPINS: u32 = 100;
-/// A sleeper looks up this often, in case the replay was given up.
+/// How often a sleeper checks whether the replay was given up.
 const LOOK_UP: Duration = Duration::from_millis(200);
-/// Nobody sleeps.
+/// Marks that no thread sleeps.
 const NOTHING: u64 = u64::MAX;
 
-/// A thread's progress: twice the number of actions begun, minus one while the last is not done. Aligned so that no two
-/// threads write to one pair of cache lines.
+/// A thread's progress: twice the number of actions begun, minus one while the last is not done. The
+/// alignment keeps two threads from writing to the same pair of cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Progress {
     at: AtomicU64,
-    /// The least that a sleeper waits for. Progress below it wakes nobody.
+    /// The lowest value that a sleeper waits for. Lower progress wakes no thread.
     wanted: AtomicU64,
     sleepers: Mutex<FutexSleepers>,
     moved: Condvar,
 }
 
-/// What sleepers wait for; few at a time, so a list.
+/// The values that sleepers wait for. They are few, so this is a list.
 #[derive(Debug, Default)]
 struct FutexSleepers(Vec<u64>);
 
@@ -55,7 +56,8 @@ impl Progress {
     }
 
     pub(super) fn set(&self, to: u64) {
-        // Sequentially consistent, as is the sleeper's announcement: one of the two sees the other.
+        // Both this store and the sleeper's announcement are sequentially consistent, so one of the two
+        // threads sees the other.
         self.at.store(to, Ordering::SeqCst);
         if to >= self.wanted.load(Ordering::SeqCst) {
             self.wake();
@@ -79,7 +81,8 @@ impl Progress {
         self.sleep(to, given_up, None)
     }
 
-    /// The same, but no longer than that; `false` if it was not there in time.
+    /// Waits until the counter is at least `to`, but no longer than `most`. Returns `false` after the
+    /// timeout.
     pub(super) fn wait_at_most(&self, to: u64, given_up: &AtomicBool, most: Duration) -> bool {
         self.sleep(to, given_up, Some(Instant::now() + most))
     }
@@ -149,7 +152,7 @@ mod tests {
         assert!(!progress.wait_at_most(begun(1), &given_up, Duration::from_millis(1)));
         assert_eq!(progress.wanted.load(Ordering::Relaxed), NOTHING);
         std::thread::scope(|scope| {
-            // An hour: it ends because it is woken.
+            // The timeout is an hour, so only a wake can end the wait.
             let waiting = || progress.wait_at_most(begun(1), &given_up, Duration::from_secs(3600));
             let waiting = scope.spawn(waiting);
             while progress.wanted.load(Ordering::SeqCst) == NOTHING {

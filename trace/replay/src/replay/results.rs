@@ -1,62 +1,62 @@
-//! What came of a replay, and how the process that replays hands it on.
+//! The results of a replay, and their transfer from the process that replays.
 
 use crate::init::BuiltTree;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use trace_file::{Outcome, Rule, TraceError};
 
-/// What came of a replay.
+/// The results of a replay.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ReplayRun {
     /// Nanoseconds from the first action to the last.
     pub elapsed: u64,
-    /// One for each action.
+    /// The sample of each action.
     pub samples: Vec<ActionSample>,
     /// Nanoseconds that each thread waited, by rule.
     pub waited: Vec<BTreeMap<Rule, u64>>,
     /// The initial tree.
     pub built: BuiltTree,
-    /// What was done to the cache before the first action.
+    /// The treatment of the page cache before the first action.
     pub cache: String,
 }
 
-/// What came of one action.
+/// The results of one action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActionSample {
-    /// Nanoseconds since the replay began: when it began, after all waiting.
+    /// Time at which the action began, after all waiting, in nanoseconds since the replay began.
     pub start: u64,
-    /// Nanoseconds that it waited for others.
+    /// Nanoseconds that the action waited for other actions.
     pub waited: u64,
-    /// The action that it waited for last.
+    /// The action that this one waited for last.
     pub on: Option<u32>,
-    /// Nanoseconds by which it began later than the program's pause asked for.
+    /// Nanoseconds by which the action began later than the program's pause required.
     pub late: u64,
-    /// Nanoseconds that it took.
+    /// Duration in nanoseconds.
     pub took: u64,
-    /// What it returned; the recorded result, for what is not executed.
+    /// The result. An action that is not executed has the recorded result.
     pub outcome: Outcome,
 }
 
-/// What the process that replays hands to the one that asked for it.
+/// The message from the process that replays to the process that asked for the replay.
 pub type ReplayResults = Result<ReplayRun, ReplayFailure>;
 
-/// Why there is no run.
+/// The reason why a replay has no results.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplayFailure {
-    /// The exit code that says it.
+    /// The exit code for this failure.
     pub code: u8,
-    /// The same for people.
+    /// The message for the user.
     pub message: String,
     /// The next step.
     pub help: Option<String>,
 }
 
-/// For the process that asked for the run.
+/// Encodes the results for the process that asked for the replay.
 pub fn results_to_bytes(results: &ReplayResults) -> Vec<u8> {
     postcard::to_stdvec(results).expect("numbers and text can be written")
 }
 
-/// The same, read back.
+/// Decodes the results.
 pub fn results_from_bytes(bytes: &[u8]) -> Result<ReplayResults, TraceError> {
     let wrong = |error: postcard::Error| TraceError::Results { why: error.to_string() };
     postcard::from_bytes(bytes).map_err(wrong)

@@ -1,22 +1,22 @@
-//! What a program's fsync means in a replay. Platforms differ: on some, it does not flush the device's cache.
+//! The meaning of a program's fsync in a replay. On some platforms, fsync does not flush the device's cache.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::io;
 use trace_file::SyncKind;
 
-/// Writes a file's range out to the device, and waits for that: start, and bytes or none for all.
+/// Writes a file's range to the device and waits. Arguments: file, start, and length in bytes or 0 for all.
 pub type WriteOut = fn(BorrowedFd<'_>, u64, u64) -> io::Result<()>;
 
-/// What fsync and fdatasync mean.
+/// The meaning of fsync and fdatasync.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum FsyncMeaning {
-    /// What they mean here: durable on return.
+    /// As on Linux: durable on return.
     #[default]
     Durable,
-    /// The device has the file's bytes; whether it keeps them is not asked.
+    /// On return, the device has the file's bytes, but its cache is not flushed.
     Device(WriteOut),
-    /// Nothing: they return at once.
+    /// They return at once.
     Nothing,
 }
 
@@ -32,13 +32,13 @@ impl FsyncMeaning {
             (FsyncMeaning::Device(write_out), SyncKind::File | SyncKind::Data) => {
                 write_out(file, 0, 0).map_err(errno)
             }
-            // Writing a range out starts what fdatasync finishes.
+            // sync_file_range starts the write-back that fdatasync completes.
             (FsyncMeaning::Durable, SyncKind::Data | SyncKind::Range(..)) => rustix::fs::fdatasync(file),
             (_, SyncKind::FileSystem) => rustix::fs::syncfs(file),
         }
     }
 
-    /// For reports.
+    /// The text for reports.
     pub fn text(self) -> &'static str {
         match self {
             FsyncMeaning::Durable => "durable",
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn a_sync_is_what_was_chosen_but_a_full_one_is_durable() {
-        // What cannot be synced shows that it was asked to be.
+        // A pipe cannot be synced, so the error shows that a sync was attempted.
         let (end, _other) = std::io::pipe().expect("a pipe");
         let refused = Err(Errno::INVAL);
         let fd = || end.as_fd();

@@ -1,10 +1,10 @@
-//! What a replay's calls are made on.
+//! The targets that execute a replay's operations.
 
 use trace_file::{Op, Outcome};
 
-/// What executes actions: the kernel, or nothing, to measure the engine itself.
+/// A target that executes operations: the kernel, or a null target to measure the engine.
 pub(crate) trait Target: Sync {
-    /// Executes one operation and says what came of it.
+    /// Executes one operation and returns its result.
     fn execute(&self, op: &Op<u32>, buffer: &mut CallBuffer) -> Outcome;
 }
 
@@ -24,13 +24,14 @@ pub(crate) struct CallBuffer {
     bytes: Vec<u8>,
 }
 
-/// O_DIRECT asks for the alignment of a page at most.
+/// O_DIRECT needs at most the alignment of a page.
 const ALIGN: usize = 4096;
-/// A larger read or write is made in one call of this size: hostile sizes must not take all memory.
+/// Maximum size of a read or write. A larger one becomes one call of this size, because hostile sizes must
+/// not use up memory.
 const BUFFER_BYTES_MAX: u64 = 64 << 20;
 
 impl CallBuffer {
-    /// At least `bytes` of memory, up to the limit.
+    /// Returns at least `bytes` of memory, up to the limit.
     pub(crate) fn take(&mut self, bytes: u64) -> &mut [u8] {
         let bytes = bytes.min(BUFFER_BYTES_MAX) as usize;
         if self.bytes.len() < bytes + ALIGN {

@@ -1,7 +1,7 @@
 use super::*;
 use trace_file::{Action, Fate, Moment, Name, Nap, Op, Order, Outcome, Rule, TraceOrigin, TracerCost, Wait};
 
-/// Actions by thread, entry and return; waits by action.
+/// Builds a compiled trace from actions (thread, entry, return) and waits (action, prerequisite).
 fn compiled(actions: &[(u32, u64, u64)], waits: &[(u32, u32)]) -> CompiledTrace {
     let action = |(thread, start, end): &(u32, u64, u64)| Action {
         thread: *thread,
@@ -47,8 +47,8 @@ fn a_replay_in_which_all_wait_for_each_other_is_given_up_and_says_who_waits_for_
 
 #[test]
 fn think_time_counts_from_the_latest_enforced_predecessor_and_is_never_below_zero() {
-    // The third began 30 after the second ended, 70 after its own thread's first did; the fourth before what it waits for
-    // ended.
+    // The third action began 30 after the second ended, and 70 after its own thread's first ended. The fourth
+    // began before its prerequisite ended.
     let actions = [(0, 0, 10), (1, 0, 50), (0, 80, 90), (1, 85, 95)];
     let compiled = compiled(&actions, &[(2, 1), (3, 2)]);
     let think = |speed| plan::ReplayPlan::new(&compiled, &settings(speed)).expect("a plan").think;
@@ -72,7 +72,8 @@ fn at_natural_speed_a_pause_is_kept_and_lateness_reported() {
 
 #[test]
 fn a_pause_is_less_what_the_tracer_did_for_this_thread_and_for_others_and_never_below_zero() {
-    // The first thread pauses from 10 to 110, and from 120 to 130; in the first pause the other one enters and returns.
+    // The first thread pauses from 10 to 110, and from 120 to 130. In the first pause, the other thread
+    // enters and returns.
     let actions = [(0, 0, 10), (1, 50, 60), (0, 110, 120), (0, 130, 140)];
     let mut compiled = compiled(&actions, &[]);
     let think = |compiled: &CompiledTrace| {
@@ -80,7 +81,8 @@ fn a_pause_is_less_what_the_tracer_did_for_this_thread_and_for_others_and_never_
     };
     assert_eq!(think(&compiled), [0, 50, 100, 10]);
     compiled.about.tracer = TracerCost { busy: 20, after_wait: 300_000 };
-    // The other thread's pause has the first one's return in it; what lies on its edge is no part of it.
+    // The other thread's pause contains the first thread's return. A stop at the edge of a pause does not
+    // count.
     assert_eq!(think(&compiled), [0, 20, 60, 0]);
 }
 
@@ -91,7 +93,7 @@ fn a_pause_is_less_what_the_tracer_does_for_who_was_cold_until_two_calls_after_a
     compiled.about.tracer = TracerCost { busy: 20_000, after_wait: 60_000 };
     let plan = plan::ReplayPlan::new(&compiled, &settings(ReplaySpeed::Natural(1.0))).expect("a plan");
     assert_eq!(plan.think, [0, 30_000, 29_000, 69_000]);
-    // The entry of a call that happens at its return is no other thread's.
+    // An action that happens at its return has its own entry in the pause, which is not another thread's.
     compiled.actions[3].fate = Fate::Modelled(trace_file::Modelled::Idle);
     let plan = plan::ReplayPlan::new(&compiled, &settings(ReplaySpeed::Natural(1.0))).expect("a plan");
     assert_eq!(plan.think[3], 70_000);
@@ -99,13 +101,13 @@ fn a_pause_is_less_what_the_tracer_does_for_who_was_cold_until_two_calls_after_a
 
 #[test]
 fn a_sleep_whose_time_passed_in_the_trace_ends_with_the_wake_that_others_reach_sooner() {
-    // The first thread slept for an hour; the second would have woken it, had it come so far.
+    // The first thread slept for an hour. The second would have woken it, had it been fast enough.
     let mut compiled = compiled(&[(1, 0, 10), (0, 0, 3_600_000_000_000), (1, 10, 20)], &[]);
     compiled.actions[1].fate = Fate::Modelled(trace_file::Modelled::Idle);
     compiled.about.naps = vec![Nap { action: 1, ends_with: 2 }];
     let run = replay_onto_nothing(&compiled, &settings(ReplaySpeed::Natural(1.0))).expect("it runs");
     assert!(run.samples[1].start < 3_600_000_000_000 && run.samples[1].late == 0);
-    // One thread alone cannot be woken by itself: its pauses stay.
+    // A single thread cannot wake itself, so its pauses stay.
     let single = ReplaySettings { order: OrderChoice::Single, ..settings(ReplaySpeed::Natural(1.0)) };
     let plan = plan::ReplayPlan::new(&compiled, &single).expect("a plan");
     assert_eq!((plan.naps.len(), plan.think[1]), (0, 3_600_000_000_000 - 10));

@@ -1,26 +1,26 @@
-//! Reports side by side, and which differences between them exceed the noise.
+//! Compares reports side by side, and marks differences that exceed the noise.
 
 use super::{ReplayReport, RunSummary};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Of Student's distribution: 95 % of means lie within so many standard errors, by degrees of freedom from 1.
+/// Student's t: 95 % of means lie within this many standard errors. By degrees of freedom, from 1.
 const T95: [f64; 10] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228];
-/// The same for more; a little too wide.
+/// Student's t for more degrees of freedom; a little too wide.
 const T95_MORE: f64 = 2.228;
 
 /// A mean and the interval in which it lies with 95 % confidence.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ConfidenceInterval {
-    /// Nanoseconds.
+    /// The mean, in nanoseconds.
     pub mean: f64,
-    /// Half the interval's width; nothing for a single run.
+    /// Half the interval's width; `None` for a single run.
     pub half: Option<f64>,
 }
 
 impl ConfidenceInterval {
-    /// Of these figures.
+    /// The interval of these figures.
     pub fn of(figures: &[f64]) -> ConfidenceInterval {
         let count = figures.len().max(1) as f64;
         let mean = figures.iter().sum::<f64>() / count;
@@ -31,20 +31,21 @@ impl ConfidenceInterval {
         ConfidenceInterval { mean, half }
     }
 
-    /// Whether the two intervals do not touch. Nobody knows without repeated runs.
+    /// Whether the two intervals do not touch. `None` without repeated runs.
     fn differs(self, other: ConfidenceInterval) -> Option<bool> {
         Some((self.mean - other.mean).abs() > self.half? + other.half?)
     }
 }
 
-/// One figure of all reports.
+/// One figure, from all reports.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// What it is.
+    /// The name of the figure.
     pub what: String,
-    /// Of each report.
+    /// The value in each report.
     pub values: Vec<ConfidenceInterval>,
-    /// Whether each differs from the first report's by more than the noise; nothing where runs were not repeated.
+    /// Whether each value differs from the first report's by more than the noise; `None` without repeated
+    /// runs.
     pub differs: Vec<Option<bool>>,
 }
 
@@ -53,12 +54,12 @@ pub struct Row {
 pub struct ReportComparison {
     /// The reports' names.
     pub names: Vec<String>,
-    /// Elapsed time first, then the mean of each call. Nanoseconds.
+    /// The elapsed time, then the mean of each call, in nanoseconds.
     pub rows: Vec<Row>,
 }
 
 impl ReportComparison {
-    /// Of these reports; all are compared with the first.
+    /// Compares reports with the first of them.
     pub fn new(reports: &[(String, ReplayReport)]) -> ReportComparison {
         let row = |what: &str, figure: &dyn Fn(&RunSummary) -> Option<u64>| {
             let of = |report: &ReplayReport| {
@@ -114,7 +115,7 @@ mod tests {
     #[test]
     fn an_interval_is_that_of_students_distribution() {
         let interval = ConfidenceInterval::of(&[9.0, 10.0, 11.0]);
-        // One standard deviation over the root of three, times 4.303.
+        // The standard deviation (1) over the root of three, times 4.303.
         assert!((interval.half.expect("three runs") - 2.484).abs() < 0.001);
         assert_eq!(ConfidenceInterval::of(&[5.0]), ConfidenceInterval { mean: 5.0, half: None });
     }

@@ -1,38 +1,38 @@
-//! Results that differ from the trace, and why.
+//! Results that differ from the trace, and their causes.
 
 use crate::replay::ReplayRun;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use trace_file::{Action, CompiledTrace, Fate, Handle, Op, Outcome};
 
-/// Why a result differs.
+/// The cause of a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DifferenceCause {
-    /// The same action gives the recorded result when one thread makes all calls.
+    /// The same action has the recorded result when one thread makes all calls.
     Order,
-    /// The recorded result itself is a race: no order of the calls that overlapped explains it.
+    /// The recorded result itself is a race: no order of the overlapping calls explains it.
     Race,
-    /// Nobody ran the same with one thread, so the order cannot be told from the other causes.
+    /// There was no run with one thread, so the cause is unknown.
     Unattributed,
     /// The target has no more space.
     Space,
-    /// The target or this user may not do it.
+    /// The target or this user lacks the permission.
     Permission,
     /// The target lacks the feature.
     Feature,
-    /// Too few descriptors are allowed.
+    /// The descriptor limit is too low.
     Descriptors,
     /// The call that should have opened its file failed.
     NotOpened,
-    /// The file stands for one in /proc or /sys, which says something else each time.
+    /// The file stands for one in /proc or /sys, whose contents change all the time.
     StandIn,
-    /// The initial tree, as far as snapshot and trace show it, is not what the program saw.
+    /// The initial tree, as derived from snapshot and trace, is not the tree that the program saw.
     Tree,
 }
 
 impl DifferenceCause {
-    /// For people.
+    /// The text for reports.
     pub fn text(self) -> &'static str {
         match self {
             DifferenceCause::Order => "the order: with one thread, the result is the recorded one",

@@ -1,11 +1,11 @@
-//! One action: what it is, and why it waits.
+//! Explains one action and its waits.
 
 use super::differences::show;
 use serde::Serialize;
 use std::fmt;
 use trace_file::{CompiledTrace, Moment, Rule, TraceError};
 
-/// What an action is and what it waits for.
+/// An action and its waits, in words.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explanation {
     /// The action, in words.
@@ -21,7 +21,7 @@ pub struct Because {
     pub order: String,
     /// The rule.
     pub rule: Rule,
-    /// Which moment of the other action.
+    /// The moment of the other action.
     pub moment: Moment,
     /// The other action, in words.
     pub on: String,

@@ -1,32 +1,32 @@
-//! How long calls took: exact quantiles, from all samples.
+//! Latencies of calls: exact quantiles, from all samples.
 
 use serde::{Deserialize, Serialize};
 
 /// A distribution of times, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallLatency {
-    /// How many.
+    /// Number of calls.
     pub count: u64,
-    /// All of them together.
+    /// Total time.
     pub total_ns: u64,
-    /// Half took at most that.
+    /// Median.
     pub p50_ns: u64,
-    /// Nine of ten.
+    /// 90th percentile.
     pub p90_ns: u64,
-    /// 99 of 100.
+    /// 99th percentile.
     pub p99_ns: u64,
-    /// 999 of 1000.
+    /// 99.9th percentile.
     pub p999_ns: u64,
     /// The longest.
     pub max_ns: u64,
 }
 
 impl CallLatency {
-    /// Of these times.
+    /// The distribution of these times.
     pub(crate) fn of(mut times: Vec<u64>) -> CallLatency {
         times.sort_unstable();
         let at = |per_mille: usize| {
-            // The smallest time that at least so many do not exceed.
+            // The smallest time that is an upper bound for at least this share of the times.
             let place = (times.len() * per_mille).div_ceil(1000).max(1) - 1;
             times.get(place).copied().unwrap_or(0)
         };

@@ -1,4 +1,4 @@
-//! What a replay was like: times, waiting, and every result that differs from the trace, by cause.
+//! The report of a replay: times, waits, and every result that differs from the trace, by cause.
 
 mod compare;
 mod differences;
@@ -21,9 +21,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use trace_file::{CompiledTrace, Fate, Op, Rule};
 
-/// Differences that are listed one by one; all are counted.
+/// Maximum number of differences that are listed one by one; all are counted.
 const LISTED_MAX: usize = 1000;
-/// Waits that are listed, the longest.
+/// Number of the longest waits that are listed.
 const WAITS_MAX: usize = 20;
 
 /// A report, as `--json` prints it.
@@ -31,51 +31,52 @@ const WAITS_MAX: usize = 20;
 pub struct ReplayReport {
     /// The order that was enforced.
     pub order: String,
-    /// What was in memory at the start.
+    /// The state of the page cache at the start.
     pub cache: String,
-    /// Nanoseconds that the replay took.
+    /// Duration of the replay, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Nanoseconds that the traced program took, tracer and all.
+    /// Duration of the traced program, in nanoseconds, with the tracer's work.
     pub recorded_ns: u64,
-    /// What of the trace could not be used, or not be trusted: kind, how often, first line.
+    /// Problems with the trace: kind, count, first line.
     #[serde(default)]
     pub problems: Vec<(String, u64, u64)>,
     /// Actions by fate.
     pub actions: BTreeMap<String, u64>,
-    /// Calls under way on average: executed calls' time over elapsed time, and the same in the trace.
+    /// Mean number of calls under way in the replay (time of executed calls over elapsed time), and in the
+    /// trace.
     pub concurrency: (f64, f64),
-    /// How long executed calls took, by call.
+    /// Latencies of executed calls, by call.
     pub calls: BTreeMap<String, CallLatency>,
-    /// How long fsync and its family took.
+    /// Latency of fsync and its family.
     pub syncs: CallLatency,
-    /// Where each thread's time went.
+    /// The use of each thread's time.
     pub threads: Vec<ThreadTime>,
     /// Nanoseconds that threads waited, by rule.
     pub waited_ns: BTreeMap<Rule, u64>,
     /// The longest waits.
     pub longest_waits: Vec<LongWait>,
-    /// By how much actions began too late, at natural speed.
+    /// Lateness of actions, at natural speed.
     pub lag: CallLatency,
-    /// How many results differ, by cause.
+    /// Number of differing results, by cause.
     pub causes: BTreeMap<DifferenceCause, u64>,
-    /// Differences that look the same, together; all of them.
+    /// All differences, grouped by those that look the same.
     pub groups: Vec<DifferenceGroup>,
-    /// The first of them, one by one.
+    /// The first differences, one by one.
     pub differences: Vec<Difference>,
     /// The initial tree.
     pub built: BuiltTree,
-    /// All runs, if the replay was repeated; the rest of the report is the median one.
+    /// All runs, if the replay was repeated. The rest of the report is about the median run.
     pub runs: Vec<RunSummary>,
 }
 
-/// Where a thread's time went.
+/// The use of a thread's time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct ThreadTime {
     /// Actions, of any fate.
     pub actions: u64,
     /// Nanoseconds in calls, by call.
     pub calls_ns: BTreeMap<String, u64>,
-    /// Nanoseconds of waiting, by rule.
+    /// Nanoseconds that the thread waited, by rule.
     pub waited_ns: BTreeMap<Rule, u64>,
 }
 
@@ -86,7 +87,7 @@ pub struct LongWait {
     pub action: u32,
     /// The action that it waited for last.
     pub on: u32,
-    /// Why.
+    /// The rule that asked for the wait.
     pub rule: Option<Rule>,
     /// Nanoseconds.
     pub waited_ns: u64,
@@ -104,8 +105,8 @@ pub struct RunSummary {
 }
 
 impl ReplayReport {
-    /// Compares a run with its trace. `single` is a run of one thread on the same target: what differs there too is not due
-    /// to the order.
+    /// Compares a run with its trace. `single` is a run with one thread on the same target: the order does
+    /// not cause differences that occur there, too.
     pub fn new(
         compiled: &CompiledTrace,
         order: &str,
@@ -155,7 +156,7 @@ impl ReplayReport {
         report
     }
 
-    /// How many results differ because of the order.
+    /// Number of results that differ because of the order.
     pub fn order_differences(&self) -> u64 {
         self.causes.get(&DifferenceCause::Order).copied().unwrap_or(0)
     }
@@ -171,7 +172,7 @@ fn by_call(compiled: &CompiledTrace, run: &ReplayRun) -> BTreeMap<String, CallLa
     times.into_iter().map(|(name, times)| (compiled.names.show(name), CallLatency::of(times))).collect()
 }
 
-/// By traced thread; the run of a single one has all waiting in the first, which is none.
+/// The times of each traced thread. A run with a single thread has all waits in the first thread's place.
 fn by_thread(compiled: &CompiledTrace, run: &ReplayRun) -> Vec<ThreadTime> {
     let mut threads = vec![ThreadTime::default(); compiled.about.threads as usize];
     let mut calls: BTreeMap<_, u64> = BTreeMap::new();

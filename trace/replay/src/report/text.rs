@@ -1,9 +1,9 @@
-//! A report, for people.
+//! Formats a report as text.
 
 use super::{CallLatency, ConfidenceInterval, DifferenceGroup, LongWait, ReplayReport};
 use std::fmt;
 
-/// Calls and differences shown; `--json` has more.
+/// Number of calls and differences shown; `--json` has more.
 const SHOWN: usize = 12;
 
 impl fmt::Display for ReplayReport {

@@ -1,5 +1,6 @@
-//! A replay as a time line that Perfetto and Chrome open: the JSON trace event format, as an array of events. Rows have names
-//! (`M`), and everything else is a slice with a beginning and a duration (`X`); slices of a row never overlap.
+//! Writes a replay as a time line for Perfetto and Chrome: the JSON trace event format, as an array of
+//! events. `M` events name the rows; all other events are slices with a beginning and a duration (`X`).
+//! Slices of a row never overlap.
 
 use super::show;
 use crate::replay::ReplayRun;
@@ -8,7 +9,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use trace_file::{CompiledTrace, Fate, TraceError};
 
-/// Writes every executed action, and before it what it waited, one row for each thread.
+/// Writes every executed action and the wait before it, with one row for each thread.
 pub fn write_time_line(compiled: &CompiledTrace, run: &ReplayRun, path: &Path) -> Result<(), TraceError> {
     let write = || -> io::Result<()> {
         let mut out = io::BufWriter::new(std::fs::File::create(path)?);
@@ -29,7 +30,7 @@ fn write_events(compiled: &CompiledTrace, run: &ReplayRun, out: &mut dyn Write) 
     for thread in 0..compiled.about.threads {
         put(named("thread_name", thread, &format!("thread {thread}")))?;
     }
-    // When each thread's last action ended: what it waits for, it waits for from then on.
+    // When each thread's last action ended, which is when the wait of the next one begins.
     let mut ended = vec![0; compiled.about.threads as usize];
     for (id, (action, sample)) in compiled.actions.iter().zip(&run.samples).enumerate() {
         let ended = &mut ended[action.thread as usize];
@@ -51,12 +52,12 @@ fn write_events(compiled: &CompiledTrace, run: &ReplayRun, out: &mut dyn Write) 
     writeln!(out, "\n]")
 }
 
-/// What a row is called.
+/// The event that names a row.
 fn named(what: &str, thread: u32, name: &str) -> Value {
     json!({ "ph": "M", "pid": 1, "tid": thread, "name": what, "args": { "name": name } })
 }
 
-/// From then on, for so long; the format's unit is the microsecond.
+/// A slice with a start and a duration. The format's unit is the microsecond.
 fn slice(thread: u32, name: &str, (start, took): (u64, u64), args: Value) -> Value {
     let micros = |nanos: u64| nanos as f64 / 1e3;
     json!({ "ph": "X", "pid": 1, "tid": thread, "name": name, "ts": micros(start), "dur": micros(took), "args": args })
@@ -86,7 +87,7 @@ mod tests {
             sample(0, 1500, Outcome::Value(3)),
             sample(1500, 0, Outcome::Value(2)),
             sample(2000, 1000, Outcome::Value(10)),
-            // It waits from the beginning until the bytes are there, pauses, and is late.
+            // The action waits from the beginning until the bytes are written, pauses, and is late.
             ActionSample { waited: 3000, on: Some(2), late: 50, ..sample(4000, 250, Outcome::Value(10)) },
             sample(4250, 750, Outcome::Error(libc::ENOENT)),
         ];

@@ -1,11 +1,11 @@
-//! One clock for a trace, whichever strace printed.
+//! Converts all of strace's kinds of time stamps to one clock.
 
 use super::head::Stamp;
 
-/// Turns stamps into nanoseconds that do not go backwards at midnight.
+/// Converts stamps to nanoseconds that do not go backwards at midnight.
 #[derive(Default)]
 pub(super) struct TraceClock {
-    /// Sum of pauses, or days that have passed.
+    /// Sum of pauses, or of the days that have passed.
     base: u64,
     last: u64,
 }
@@ -13,10 +13,10 @@ pub(super) struct TraceClock {
 const DAY: u64 = 24 * 3600 * 1_000_000_000;
 
 impl TraceClock {
-    /// Of a line, by its number. `None` if the stamp is out of range.
+    /// The time of a line. `None` if the stamp is out of range.
     pub(super) fn nanoseconds(&mut self, stamp: Stamp, line: u64) -> Option<u64> {
         let now = match stamp {
-            // Without a clock, the order of the lines is all there is.
+            // Without a clock, the order of the lines is the only information.
             Stamp::Missing => return Some(if self.last == 0 { line } else { self.last }),
             Stamp::Epoch(now) => now,
             Stamp::Pause(pause) => {

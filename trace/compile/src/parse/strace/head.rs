@@ -1,5 +1,5 @@
-//! The beginning of a line: who, when, and where the rest begins. strace prints the same fields in the same order whatever its
-//! options are, and each of them may be missing:
+//! The beginning of a line: task, time, and the start of the rest. strace prints the same fields in the same
+//! order with all options, and each field may be missing:
 //!
 //! | field | printed as | by |
 //! |---|---|---|
@@ -9,20 +9,20 @@
 //! | number of the call | `[ 257] ` | `-n` |
 //! | instruction pointer | `[00007fa1a2d198d9] `, `[????????????????] ` | `-i` |
 
-/// What a line begins with, and the rest of it.
+/// The fields at the beginning of a line, and the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LineHead<'a> {
-    /// The task's number; `None` where strace leaves it out.
+    /// The task's number; `None` if strace omits it.
     pub(super) pid: Option<u32>,
     pub(super) stamp: Stamp,
     /// Without spaces around it.
     pub(super) rest: &'a [u8],
 }
 
-/// When, in nanoseconds of one of strace's clocks.
+/// The time of a line, in nanoseconds, on one of strace's clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stamp {
-    /// The line says nothing of it.
+    /// The line has no stamp.
     Missing,
     /// Since the epoch.
     Epoch(u64),
@@ -32,16 +32,17 @@ pub(super) enum Stamp {
     Pause(u64),
 }
 
-/// Linux numbers its tasks below this: a greater number at a line's beginning is a stamp in whole seconds.
+/// Linux task numbers are lower than this, so a greater number at a line's beginning is a stamp in whole
+/// seconds.
 const PID_MAX: u64 = 1 << 22;
 /// Smaller stamps are pauses: no trace was taken in the first three years of the epoch.
 const EPOCH_SECONDS_MIN: u64 = 100_000_000;
-/// The width to which strace fills up a pause's whole seconds, with spaces before them.
+/// The width of a pause's whole seconds, which strace pads with spaces.
 const PAUSE_WIDTH: usize = 6;
 const SECOND: u64 = 1_000_000_000;
 
 impl<'a> LineHead<'a> {
-    /// Reads the beginning of any line. A field that is none of the above belongs to the rest.
+    /// Reads the beginning of any line. A field of another kind belongs to the rest.
     pub(super) fn parse(line: &'a [u8]) -> LineHead<'a> {
         let (pid, rest) = pid(line);
         let (stamp, rest) = stamp(rest.trim_ascii_start());
@@ -63,7 +64,7 @@ fn pid(line: &[u8]) -> (Option<u32>, &[u8]) {
     let end = if bracket.is_some() { b']' } else { b' ' };
     let after = without_note(after);
     match number {
-        // Only spaces before it tell a pause in whole seconds from a task.
+        // Only the spaces before it distinguish a pause in whole seconds from a task.
         Some(_)
             if bracket.is_none()
                 && is_pause(line, digits)
@@ -76,13 +77,13 @@ fn pid(line: &[u8]) -> (Option<u32>, &[u8]) {
     }
 }
 
-/// Whether digits stand where strace prints a pause's whole seconds.
+/// Whether the digits are where strace prints a pause's whole seconds.
 fn is_pause(line: &[u8], digits: &[u8]) -> bool {
     let spaces = line.len() - line.trim_ascii_start().len();
     spaces > 0 && spaces + digits.len() == PAUSE_WIDTH
 }
 
-/// What follows the program's name in angle brackets, if there is one. In the name itself, strace escapes them.
+/// The text after the program's name in angle brackets, if any. strace escapes brackets in the name itself.
 fn without_note(text: &[u8]) -> &[u8] {
     let note = text.strip_prefix(b"<");
     let end = note.and_then(|note| note.iter().position(|byte| *byte == b'>'));
@@ -116,7 +117,7 @@ fn instant(token: &[u8]) -> Option<Stamp> {
     }
 }
 
-/// Behind the pause that follows a clock: the clock says it better.
+/// The text after the pause that follows a clock. The clock is more exact, so the pause is ignored.
 fn second_clock(text: &[u8]) -> &[u8] {
     let inner = text.strip_prefix(b"(+").map(<[u8]>::trim_ascii_start);
     let end = inner.and_then(|inner| inner.iter().position(|byte| *byte == b')'));
@@ -128,7 +129,7 @@ fn second_clock(text: &[u8]) -> &[u8] {
     }
 }
 
-/// Behind a number in square brackets.
+/// The text after a number in square brackets.
 fn in_brackets(text: &[u8]) -> &[u8] {
     let inner = text.strip_prefix(b"[").map(<[u8]>::trim_ascii_start);
     let end = inner.and_then(|inner| inner.iter().position(|byte| *byte == b']'));
@@ -200,7 +201,7 @@ mod tests {
             assert_eq!(head(begin), (Some(7), Stamp::Missing), "{begin}");
         }
         assert_eq!(head(""), (None, Stamp::Missing));
-        // A post may be indented.
+        // A task number may be indented.
         assert_eq!(head("    12345 "), (Some(12345), Stamp::Missing));
         assert_eq!(head("     7  12:00:00 "), (Some(7), Stamp::Day(43_200 * SECOND)));
     }

@@ -1,4 +1,4 @@
-//! What a line says, once its head is read.
+//! The rest of a line after its head: a call, a part of a call, or a remark.
 
 use super::head::decimal;
 
@@ -6,25 +6,26 @@ use super::head::decimal;
 pub(super) enum LineBody<'a> {
     /// A whole call.
     Call(&'a [u8]),
-    /// `call(args <unfinished ...>`, without that mark.
+    /// `call(args <unfinished ...>`, without the mark.
     Unfinished(&'a [u8]),
-    /// `execve(args <pid changed to 7 ...>`: the exec of a thread, which goes on under its process's number.
+    /// `execve(args <pid changed to 7 ...>`: the exec of a thread, which continues under its process's
+    /// number.
     Renumbered(&'a [u8], u32),
     /// `<... call resumed>`, and what follows.
     Resumed { name: &'a [u8], rest: &'a [u8] },
     /// The task ended.
     Ended,
-    /// The task ended, because this thread of its process called exec and takes over its number.
+    /// The task ended because thread `by` of its process called exec and takes over its number.
     Superseded { by: u32 },
     /// strace follows one more task.
     Attached(u32),
     /// strace no longer follows a task.
     Detached(u32),
-    /// A signal, another remark of strace, something that is printed beside a call, or nothing.
+    /// A signal, another remark of strace, text printed beside a call, or an empty line.
     Nothing,
 }
 
-/// `None` if the line is of no known kind.
+/// Reads the rest of a line. `None` if its kind is unknown.
 pub(super) fn body(rest: &[u8]) -> Option<LineBody<'_>> {
     /// Signals, strace's remarks, stacks (`-k`) and dumps (`-e read`).
     const NOTHING: [&[u8]; 5] = [b"--- ", b"strace: ", b"[ ", b"> ", b"| 0"];
@@ -42,7 +43,7 @@ pub(super) fn body(rest: &[u8]) -> Option<LineBody<'_>> {
         let mark = b" resumed>";
         let at = resumed.windows(mark.len()).position(|window| window == mark)?;
         let rest = &resumed[at + mark.len()..];
-        // A call that an exec has ended is printed with both marks.
+        // strace prints a call that an exec has ended with both marks.
         let rest = rest.trim_ascii_start().strip_prefix(b"<unfinished ...>").unwrap_or(rest);
         return Some(LineBody::Resumed { name: &resumed[..at], rest });
     }
@@ -65,7 +66,7 @@ fn begun(rest: &[u8]) -> Option<LineBody<'_>> {
     }
 }
 
-/// `strace: Process 7 attached`, and what older ones say.
+/// `strace: Process 7 attached`, and the older forms of this remark.
 fn remark(rest: &[u8]) -> Option<LineBody<'_>> {
     let rest = rest.strip_prefix(b"strace: ").unwrap_or(rest);
     let process = rest.strip_prefix(b"Process ")?;
@@ -79,8 +80,8 @@ fn remark(rest: &[u8]) -> Option<LineBody<'_>> {
     })
 }
 
-/// A call that such a remark cuts in two, where strace's output and its remarks go to the same place: the call's first part, and
-/// the remark. The other part is the next line.
+/// A call that a remark cuts in two, when strace's output and remarks go to the same place. Returns the first
+/// part of the call, and the remark. The second part is on the next line.
 pub(super) fn cut_by_remark(rest: &[u8]) -> Option<(&[u8], LineBody<'_>)> {
     if !rest.ends_with(b"attached") && !rest.ends_with(b"detached") {
         return None;

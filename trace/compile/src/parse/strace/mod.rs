@@ -1,10 +1,10 @@
-//! strace's output, whatever its options were.
+//! Parses strace's output, with any options.
 //!
 //! Lines are in the order in which they were printed. A call that another task's line interrupts is printed in two halves:
 //! `unfinished` carries the entry stamp, `resumed` the exit stamp. A task has at most one call under way.
 //!
-//! A line goes through [`LineHead::parse`], then [`body`], both of which look at nothing but the line; then [`TaskNumbering`] and [`TraceClock`]
-//! say whose it is and when.
+//! A line goes through [`LineHead::parse`], then [`body`], both of which look only at the line. Then
+//! [`TaskNumbering`] and [`TraceClock`] find its task and time.
 
 mod clock;
 mod head;
@@ -25,9 +25,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, BufRead};
 use trace_file::TracerCost;
 
-/// A longer line is garbage, or an attack: strace cuts strings and arrays far below it.
+/// Maximum length of a line, in bytes. strace cuts strings and arrays far below, so a longer line is garbage
+/// or an attack.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// Tasks with a call under way; beyond it, the trace is garbage.
+/// Maximum number of tasks with a call under way. With more, the trace is garbage.
 const PENDING_MAX: usize = 1 << 16;
 
 /// Reads strace's output.
@@ -36,9 +37,9 @@ pub struct Strace<R> {
     clock: TraceClock,
     numbering: TaskNumbering,
     pending: HashMap<u32, UnfinishedCall>,
-    /// A call of which a remark of strace has cut off the rest.
+    /// A call whose second part a remark of strace has cut off.
     cut: Option<CutCall>,
-    /// Tasks whose number the exec of another thread has taken over, and has not returned yet.
+    /// Tasks whose number another thread's exec has taken over, while that exec has not returned yet.
     taken_over: HashSet<u32>,
     ready: VecDeque<TraceEvent>,
     restarts: Restarts,
@@ -46,12 +47,12 @@ pub struct Strace<R> {
     tracer: Option<TracerCost>,
 }
 
-/// A call whose second half has not come yet.
+/// A call whose second half has not been read yet.
 struct UnfinishedCall {
     text: Vec<u8>,
     start: u64,
     line: u64,
-    /// Under which number it will come back, where that is another one.
+    /// The number under which the call will be resumed, if different.
     renumbered: Option<u32>,
 }
 
@@ -63,7 +64,7 @@ struct Second<'a> {
     line: u64,
 }
 
-/// The first part of a line, whose other part is on the next one.
+/// The first part of a line whose second part is on the next line.
 struct CutCall {
     pid: Option<u32>,
     stamp: u64,
@@ -115,7 +116,7 @@ impl<R: BufRead> Strace<R> {
         if text.last() == Some(&b'\n') {
             text.pop();
         } else if text.len() == LINE_BYTES_MAX {
-            // Truncated: the rest of it is read away, so that it is not taken for lines of its own.
+            // Skip the rest of a truncated line, so that it is not taken for other lines.
             while !skip_to_newline(&mut self.input)? {}
             self.coverage.problem("line too long", self.coverage.lines, text);
             text.clear();
@@ -149,7 +150,7 @@ impl<R: BufRead> Strace<R> {
                     let whole = [cut.text.as_slice(), head.rest].concat();
                     return self.take_body(cut.pid, cut.stamp, cut.line, 2, &whole);
                 }
-                // Remarks come in a row where several tasks begin.
+                // Several remarks may follow each other when several tasks begin.
                 Some(LineBody::Attached(_) | LineBody::Detached(_)) => self.cut = Some(cut),
                 Some(_) => self.drop_cut(Some(cut)),
             }
@@ -157,7 +158,7 @@ impl<R: BufRead> Strace<R> {
         self.take_body(head.pid, stamp, number, 1, head.rest);
     }
 
-    /// The rest of a call that was cut off never came.
+    /// Drops a cut call whose second part never came.
     fn drop_cut(&mut self, cut: Option<CutCall>) {
         if let Some(cut) = cut {
             self.coverage.problem("call without its end", cut.line, &cut.text);
@@ -172,7 +173,7 @@ impl<R: BufRead> Strace<R> {
         }
     }
 
-    /// Takes what a line says, or several that belong together.
+    /// Takes the body of a line, or of several that belong together.
     fn take_body(&mut self, pid: Option<u32>, stamp: u64, line: u64, lines: u64, text: &[u8]) {
         let Some(body) = body(text) else {
             return self.coverage.problem("no call, signal or end of a task", line, text);
@@ -236,7 +237,7 @@ impl<R: BufRead> Strace<R> {
         }
     }
 
-    /// Gives an event away, or keeps it if a later one goes on with it.
+    /// Passes an event on, or keeps it if a later one continues it.
     fn pass(&mut self, event: TraceEvent) {
         if let EventKind::Call { name, result: Recorded::Value(made, _), .. } = &event.what
             && makes_task(name.as_bytes())
@@ -263,7 +264,7 @@ impl<R: BufRead> Strace<R> {
             if self.taken_over.remove(&task) {
                 return Ok(());
             }
-            // Not even the end of this task's predecessor may be printed (`-qqq`).
+            // With `-qqq`, strace does not even print the end of this task's predecessor.
             if let Some(by) = self.exec_that_becomes(task).filter(|_| was_alive) {
                 self.take_over(task, by, stamp, line);
                 return Ok(());
@@ -278,14 +279,15 @@ impl<R: BufRead> Strace<R> {
         }
     }
 
-    /// Which other task's exec is under way and comes back under this number.
+    /// The other task whose exec is under way and will return under this number.
     fn exec_that_becomes(&self, task: u32) -> Option<u32> {
         let execs = || self.pending.iter().filter(|(_, half)| half.is_exec());
         let told = execs().find(|(_, half)| half.renumbered == Some(task));
         told.or_else(|| execs().next().filter(|_| execs().count() == 1)).map(|(by, _)| *by)
     }
 
-    /// A thread's exec ends all other threads of its process, and gives it the number of the first of them.
+    /// Applies a thread's exec, which ends all other threads of its process and gives it the number of the
+    /// first.
     fn take_over(&mut self, task: u32, by: u32, stamp: u64, line: u64) {
         self.abandon(task);
         self.complete_exec(by, stamp);
@@ -293,7 +295,7 @@ impl<R: BufRead> Strace<R> {
         self.pass(TraceEvent { task, start: stamp, end: stamp, line, what: EventKind::Superseded { by } });
     }
 
-    /// An exec that has come as far as ending other threads never fails.
+    /// Completes an exec. One that has ended other threads never fails.
     fn complete_exec(&mut self, task: u32, stamp: u64) {
         if self.pending.get(&task).is_some_and(UnfinishedCall::is_exec)
             && let Some(half) = self.pending.remove(&task)
@@ -302,14 +304,14 @@ impl<R: BufRead> Strace<R> {
         }
     }
 
-    /// Says whether the two halves are a call.
+    /// Joins the two halves of a call. Returns whether they form one.
     fn join(&mut self, task: u32, mut half: UnfinishedCall, rest: &[u8], stamp: u64) -> bool {
         half.text.extend_from_slice(rest);
         match value::call(&half.text) {
             Some((name, args, result, took)) => {
-                // The stamp of the second half is the exit. A duration begins only when strace has written the first half:
-                // with it, whoever was woken would seem to go on before the call that woke it. It counts where clocks are
-                // too coarse to show that time passed.
+                // The stamp of the second half is the exit. A duration is measured only from the moment when
+                // strace has written the first half, so by the duration a woken thread would seem to continue
+                // before the call that woke it. The duration counts where clocks are too coarse.
                 let end = half.start.saturating_add(took.unwrap_or(0)).max(stamp);
                 let what = EventKind::Call { name, args, result };
                 self.pass(TraceEvent { task, start: half.start, end, line: half.line, what });
@@ -319,12 +321,12 @@ impl<R: BufRead> Strace<R> {
         }
     }
 
-    /// A call that never returned: by exec in another thread, a kill, or the end of the trace.
+    /// Ends a call that never returned, because of exec in another thread, a kill, or the end of the trace.
     fn abandon(&mut self, task: u32) {
         if let Some(half) = self.pending.get(&task)
             && half.renumbered.is_some()
         {
-            // It came back in the file of the other number (`-ff`).
+            // The call returned in the file of the other number (`-ff`).
             return self.complete_exec(task, half.start);
         }
         let Some(half) = self.pending.remove(&task) else { return };

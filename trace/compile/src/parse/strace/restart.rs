@@ -1,23 +1,24 @@
-//! A call that a signal interrupts and the kernel makes again is one call: it began where it began first, and it returned what
-//! it returned at last.
+//! Joins a call that a signal interrupts with its restart by the kernel into one call, with the first entry
+//! and the last result.
 
 use crate::event::{EventKind, Recorded, TraceEvent};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Interrupted calls, by task: one each, as a task has one call under way.
+/// Interrupted calls, by task. Each task has at most one, because it has one call under way.
 #[derive(Default)]
 pub(super) struct Restarts(BTreeMap<u32, TraceEvent>);
 
-/// Tasks with an interrupted call; beyond it, the trace is garbage, and calls are no longer joined.
+/// Maximum number of tasks with an interrupted call. With more, the trace is garbage, and calls are no longer
+/// joined.
 const HELD_MAX: usize = 1 << 16;
 
 impl Restarts {
-    /// Joins an event with the interrupted call that it goes on with; what is whole goes to `ready`.
+    /// Joins an event with the interrupted call that it continues. Complete events go to `ready`.
     pub(super) fn pass(&mut self, mut event: TraceEvent, ready: &mut VecDeque<TraceEvent>) {
         if let EventKind::Call { name, .. } = &event.what
             && name == "rt_sigreturn"
         {
-            // The signal's handler is done; the interrupted call comes next.
+            // The signal handler has ended; the interrupted call comes next.
             return ready.push_back(event);
         }
         if let Some(held) = self.0.remove(&event.task) {
@@ -31,7 +32,7 @@ impl Restarts {
         }
     }
 
-    /// At the end of the trace: what was interrupted never went on.
+    /// Ends the trace: interrupted calls never continued.
     pub(super) fn finish(&mut self, ready: &mut VecDeque<TraceEvent>) {
         ready.extend(std::mem::take(&mut self.0).into_values().map(give_up));
     }
@@ -46,7 +47,7 @@ fn goes_on(held: &TraceEvent, event: &TraceEvent) -> bool {
     }
 }
 
-/// The first call's beginning, and what it asked for; the last one's end.
+/// Joins two events: entry and arguments of the first, return and result of the last.
 fn join(held: TraceEvent, event: &mut TraceEvent) {
     (event.start, event.line) = (held.start, held.line);
     if let (EventKind::Call { name, args, .. }, EventKind::Call { name: last, args: last_args, .. }) =

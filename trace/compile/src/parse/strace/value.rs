@@ -1,15 +1,16 @@
-//! A call's arguments and result. A scanner that knows quotes and brackets, so that `) = ` inside a structure is no end.
+//! Parses a call's arguments and result with a scanner that knows quotes and brackets, so `) = ` inside a
+//! structure does not end the arguments.
 
 use super::head::nanoseconds;
 use crate::event::{Recorded, Value};
 
-/// Structures inside structures; strace prints at most five levels, garbage may have any number.
+/// Maximum depth of nested structures. strace prints at most five levels, garbage may have any number.
 const DEPTH_MAX: u32 = 32;
 
 /// Name, arguments, result, and the duration in nanoseconds.
 pub(in crate::parse) type Read = (String, Vec<Value>, Recorded, Option<u64>);
 
-/// Reads `name(arguments) = result <duration>`. `None` if it is not that.
+/// Reads `name(arguments) = result <duration>`. `None` for other text.
 pub(in crate::parse) fn call(text: &[u8]) -> Option<Read> {
     let open = text.iter().position(|byte| *byte == b'(')?;
     let name = std::str::from_utf8(&text[..open]).ok()?.to_owned();
@@ -44,7 +45,8 @@ fn result(rest: &[u8]) -> Option<(Recorded, Option<u64>)> {
     Some((recorded, took))
 }
 
-/// What follows `-1`: `ENOENT (No such file or directory)`, or `(errno 3000)` where the error has no name.
+/// Reads the text after `-1`: `ENOENT (No such file or directory)`, or `(errno 3000)` if the error has no
+/// name.
 fn error(rest: &[u8]) -> Recorded {
     let rest = rest.trim_ascii_start();
     let name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'#');
@@ -52,12 +54,12 @@ fn error(rest: &[u8]) -> Recorded {
     let error = &error[..error.iter().take_while(|byte| name(byte)).count()];
     match std::str::from_utf8(error) {
         Ok(error) if !error.is_empty() => Recorded::Error(error.into()),
-        // It failed, and nobody knows how.
+        // The call failed with an unknown error.
         _ => Recorded::Unknown,
     }
 }
 
-/// `/dev/null<char 1:3>` without what `-yy` adds: in the name itself, `<` is escaped.
+/// `/dev/null<char 1:3>` without the part that `-yy` adds. In the name itself, `<` is escaped.
 fn without_device(note: &[u8]) -> &[u8] {
     let open = note.iter().rposition(|byte| *byte == b'<').filter(|_| note.ends_with(b">"));
     match open {
@@ -68,7 +70,7 @@ fn without_device(note: &[u8]) -> &[u8] {
     }
 }
 
-/// The bytes that escapes stand for; what is no escape stays as it is, as in the names that old straces print raw.
+/// The bytes of an escaped text. Other characters stay, as in names that old versions of strace print raw.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut scan = Scan { text, at: 0 };
     let mut bytes = Vec::with_capacity(text.len());
@@ -108,7 +110,7 @@ impl<'a> Scan<'a> {
         found
     }
 
-    /// Spaces, and comments: `/* 35 vars */`.
+    /// Skips spaces and comments: `/* 35 vars */`.
     fn skip(&mut self) {
         loop {
             if self.take(b" ") {
@@ -136,7 +138,7 @@ impl<'a> Scan<'a> {
                 continue;
             }
             if self.take(b"=>") {
-                // What the kernel wrote back; the value before it is what was asked.
+                // Skip the value that the kernel wrote back. The value before it is the argument.
                 self.skip();
                 self.value(depth)?;
                 continue;
@@ -246,7 +248,7 @@ impl<'a> Scan<'a> {
             None if token.len() > 1 && token.starts_with('0') => u64::from_str_radix(token, 8),
             None => token.parse(),
         };
-        // A larger number than 64 bits is garbage; addresses near the top wrap as the kernel's own do.
+        // A number of more than 64 bits is garbage. Addresses near the top wrap, as in the kernel.
         let value = magnitude.ok()? as i64;
         let value = if negative { value.wrapping_neg() } else { value };
         self.after_number(value)
@@ -283,12 +285,12 @@ impl<'a> Scan<'a> {
         Some(note)
     }
 
-    /// Names and what they are joined by, up to where an argument can end: `O_RDWR|O_CREAT`, `makedev(0xfe, 0)`.
+    /// Names and their operators, up to where an argument can end: `O_RDWR|O_CREAT`, `makedev(0xfe, 0)`.
     fn symbol(&mut self, depth: u32) -> Option<Value> {
         let word =
             self.rest().iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
         if word == 0 {
-            // strace's own punctuation, as in `WIFEXITED(s) && ...`: it means nothing to us.
+            // strace's own punctuation, as in `WIFEXITED(s) && ...`, has no meaning here.
             self.at += 1;
             return Some(Value::Elided);
         }
