@@ -261,7 +261,8 @@ impl AdmissionControl {
         AdmissionControl { shared }
     }
 
-    /// A reservation if there is space now and the operation need not queue behind others. `None` if it has to wait.
+    /// A reservation if there is space now and the operation need not queue behind others. `None` if it has
+    /// to wait.
     pub(crate) fn admit_at_once(
         &self,
         cost: TransactionCost,

@@ -1,6 +1,7 @@
 //! Recovery: deltas in memory are made again of what the buffer has and the store lacks.
 //!
-//! [`RecoveredBuffer::read`] replays the log into a page table, and asks the store nothing. [`Cache::begin`](crate::Cache::begin) then puts the table above the store.
+//! [`RecoveredBuffer::read`] replays the log into a page table, and asks the store nothing.
+//! [`Cache::begin`](crate::Cache::begin) then puts the table above the store.
 //! Nothing is written before step 5, and a crash in any step leaves a state from which recovery can run
 //! again.
 //!
@@ -24,7 +25,8 @@
 //! 8. `log_reverted` logs pages again that lost their bypassed bytes in the crash. After 6, since it appends;
 //!    before 9 and before any client, since the log must say what such a page is before the page changes
 //!    again. If the buffer is full, everything is written back instead.
-//! 9. `store_recovered_range_ops` stores clones and moves. After 5 and 6, since it writes to both media; before
+//! 9. `store_recovered_range_ops` stores clones and moves. After 5 and 6, since it writes to both media;
+//! before
 //!    any client, since reads of their targets wait for them.
 //! 10. `release_groups` frees the groups of all that was found stored. No write-back will do it for them.
 //!

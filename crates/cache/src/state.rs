@@ -1,4 +1,5 @@
-//! The state that all parts of the cache share: the media, the clock, the settings, and the state under the one lock.
+//! The state that all parts of the cache share: the media, the clock, the settings, and the state under the
+//! one lock.
 //! No operation is implemented here.
 
 use crate::admission::AdmissionQueue;

@@ -220,7 +220,8 @@ impl WriteBack {
         self.cursor.try_lock().is_ok()
     }
 
-    /// One bounded step, if limits or ages ask for it. `Err` if what it tried stays dirty: a device failed, or the store is full.
+    /// One bounded step, if limits or ages ask for it. `Err` if what it tried stays dirty: a device failed,
+    /// or the store is full.
     pub(crate) fn step(&self) -> Result<StepProgress, CacheError> {
         let mut cursor = self.lock();
         let mut scan = cursor.due_scan;
@@ -350,7 +351,8 @@ impl WriteBack {
     }
 
     /// Logs reverted pages again. A crash took their bypassed bytes, so each is again what older records
-    /// make of it. The new records tell the next recovery that these bytes are newer than the bypass; nothing else
+    /// make of it. The new records tell the next recovery that these bytes are newer than the bypass;
+    /// nothing else
     /// would.
     pub(crate) fn log_reverted(&self, pages: &[PageKey]) -> Result<(), CacheError> {
         let state = self.shared.state();
@@ -1076,7 +1078,8 @@ impl DirtyPage {
     }
 }
 
-/// For a rescue: all bytes of pages of an object, and their page LSNs. Deltas are merged with what the store has.
+/// For a rescue: all bytes of pages of an object, and their page LSNs. Deltas are merged with what the
+/// store has.
 pub(crate) fn merge_with_store<'a>(
     store: &Store,
     object: ObjectId,
