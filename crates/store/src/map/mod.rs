@@ -52,7 +52,7 @@ mod volume_leaf;
 mod volumes;
 
 pub(crate) use leaf_deltas::{MergeCursor, MergeSearch};
-#[cfg(any(test, fuzzing))]
+#[cfg(test)]
 pub(crate) use node::encode as encode_node;
 pub(crate) use node::{MissingNodes, NodeBody, NodeId, NodeTree, decode as decode_node};
 pub(crate) use node_table::{NodeEntry, NodeTable, TablePage, decode as decode_table_page};

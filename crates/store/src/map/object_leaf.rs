@@ -143,12 +143,12 @@ fn decode_inline(object: &ObjectBytes) -> Option<Vec<(PageNo, PageMapEntry)>> {
     for extent in object.table.get(..usize::from(object.extents))? {
         for index in 0..u64::from(extent.count.get()) {
             let entry = PageMapEntry {
-                place: place_from_bits(extent.place.get())?.plus(index),
+                place: place_from_bits(extent.place.get().checked_add(index)?)?,
                 page_lsn: Lsn(extent.page_lsn.get()),
                 crc: crcs.next()?.get(),
                 shared: decode_shared_flag(extent.flags.get())?,
             };
-            pages.push((PageNo(extent.page.get() + index), entry));
+            pages.push((PageNo(extent.page.get().checked_add(index)?), entry));
         }
     }
     Some(pages)
@@ -162,6 +162,21 @@ mod tests {
 
     fn entry(place: u64, page_lsn: u64) -> PageMapEntry {
         PageMapEntry { place: Block(place), page_lsn: Lsn(page_lsn), crc: place as u32 * 7, shared: false }
+    }
+
+    #[test]
+    fn extents_that_leave_their_range_are_refused() {
+        let extent_of = |page: u64, place: u64| {
+            let mut object = ObjectBytes::new_zeroed();
+            object.extents = 1;
+            object.table[0].page = page.into();
+            object.table[0].place = place.into();
+            object.table[0].count = 2.into();
+            decode_inline(&object).is_some()
+        };
+        assert!(extent_of(u64::MAX - 1, (1 << 48) - 2));
+        assert!(!extent_of(u64::MAX, 50), "a page behind the last");
+        assert!(!extent_of(7, (1 << 48) - 1), "a block that no store has");
     }
 
     #[test]
