@@ -1,4 +1,4 @@
-//! Calls that work on names.
+//! Applies calls on names.
 
 use super::expected_file::ExpectedFile;
 use super::open_descriptions::DescriptionTarget;

@@ -1,4 +1,5 @@
-//! A replay takes only directories that it made itself, and however it is killed, it ends and leaves nothing behind.
+//! Killed replays: a replay uses only directories that it made, and ends without leaving files however it is
+//! killed.
 
 use crate::common::{Sandbox, succeeds, weir_trace};
 use rustix::process::{Pid, Signal, kill_process};
