@@ -2,7 +2,7 @@
 //! name.
 //!
 //! ```text
-//! TARGET/weir-replay-PID-N/    mode 0700; "weir-replay-tree" if kept for the next replay,
+//! TARGET/weir-replay-PID-N/    owned by the user, mode 0700; "weir-replay-tree" if kept for the next replay,
 //! │                            "weir-replay-kept-PID-N" if kept for the user
 //! ├── lock                     held as long as a process of the replay lives
 //! └── tree/                    becomes the replay's root directory
