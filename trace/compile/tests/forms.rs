@@ -1,8 +1,10 @@
-//! One program, recorded by strace 6.1 with many sets of options: a trace means the same whatever they were.
+//! One program, recorded by strace 6.1 with many sets of options. The compiled trace must be the same for
+//! all.
 //!
-//! The program makes files, has a thread and a child, and in the end calls exec in a second thread, with a descriptor that stays
-//! open. Its names have quotes, brackets, a backslash and an accent. `f-` stands for `-f -o FILE`, `err` for `-f` to standard
-//! error, `one` for neither; the rest is the other options.
+//! The program makes files, has a thread and a child, and finally calls exec in a second thread with an open
+//! descriptor. Its file names have quotes, brackets, a backslash and an accent. In the names of the traces,
+//! `f-` stands for `-f -o FILE`, `err` for `-f` to standard error, and `one` for neither; the rest is the
+//! other options.
 
 use std::io::BufReader;
 use std::path::PathBuf;
@@ -15,14 +17,14 @@ fn source(file: &str) -> (Box<dyn Source>, u32) {
     (Box::new(Strace::new(text)), TaskFiles::task_of(&path).unwrap_or(0))
 }
 
-/// Compiles a trace of which every line must be used and every call followed, in both orders.
+/// Compiles a trace. Every line must be used and every call followed, in both orders.
 fn whole(source: &mut dyn Source, name: &str) -> CompiledTrace {
     let compiled = trace_compile::compile(source, name.as_ref(), &CompileSettings::default())
         .expect("the trace compiles");
     let about = &compiled.about;
     assert_eq!((&about.problems[..], about.used), (&[][..], about.lines), "{name}");
     let skipped = compiled.actions.iter().find(|action| matches!(action.fate, Fate::Skipped(_)));
-    // A call of the first thread ends with that thread in two of them.
+    // In two traces, a call of the first thread ends with that thread.
     assert!(
         skipped
             .is_none_or(|action| name.starts_with("busy") && action.fate.text().contains("never returned")),
@@ -39,7 +41,8 @@ fn compiled(name: &str) -> CompiledTrace {
     whole(&mut *source(&format!("{name}.strace")).0, name)
 }
 
-/// What a replay executes: thread, call, name and result. Closes by the ends of tasks are left out: their lines may be missing.
+/// The executed actions: thread, call, name and result. Closes by the ends of tasks are left out, because
+/// their lines may be missing.
 fn executed(compiled: &CompiledTrace) -> Vec<String> {
     let names = &compiled.names;
     let executed = compiled.actions.iter().filter(|action| action.fate == Fate::Executed);
@@ -55,7 +58,7 @@ fn executed(compiled: &CompiledTrace) -> Vec<String> {
     all.into_iter().map(|(_, _, said)| said).collect()
 }
 
-/// All files of a kind mean what the first one does.
+/// Asserts that all traces of a kind have the same actions as the first.
 fn same(names: &[&str], calls: usize) {
     let first = executed(&compiled(names[0]));
     assert_eq!(first.len(), calls, "{first:#?}");
@@ -64,7 +67,7 @@ fn same(names: &[&str], calls: usize) {
     }
 }
 
-/// What the program executes, with its thread, its child, and the program after exec.
+/// Number of executed calls of the program, its thread, its child, and the program after exec.
 const CALLS: usize = 23;
 
 #[test]
@@ -108,7 +111,8 @@ fn clock_keeps_pauses_of_relative_stamps() {
     assert_eq!(last, Some(1000 * microseconds));
 }
 
-/// The program after exec writes to what its predecessor opened, in the thread that called exec.
+/// Asserts that the program after exec writes to a file that its predecessor opened, in the thread that
+/// called exec.
 fn keeps_descriptors(compiled: &CompiledTrace, name: &str) {
     let names = &compiled.names;
     let exec = compiled.actions.iter().rfind(|action| names.show(action.name) == "execve");
@@ -125,7 +129,7 @@ fn keeps_descriptors(compiled: &CompiledTrace, name: &str) {
 
 #[test]
 fn exec_of_a_thread_keeps_descriptors() {
-    // In `busy` the first thread is in a call of its own meanwhile; with `qqq` its end is not printed.
+    // In `busy`, the first thread is in another call meanwhile. With `qqq`, its end is not printed.
     for name in ["plain", "busy", "busy-qqq", "f-qqq", "err", "err-qq"] {
         keeps_descriptors(&compiled(name), name);
     }
@@ -142,7 +146,7 @@ fn exec_of_a_thread_keeps_descriptors_in_a_file_for_each_task() {
     assert_eq!(executed(&compiled).len(), CALLS);
 }
 
-/// Whether a compiled trace opens a file below that directory, which was there before.
+/// The inherited files of a trace with relative names: its working directory.
 fn directory_of_relative_names(text: &str) -> Vec<String> {
     let compiled = whole(&mut Strace::new(text.as_bytes()), "relative");
     assert_eq!(compiled.actions.iter().filter(|action| action.fate == Fate::Executed).count(), 4);

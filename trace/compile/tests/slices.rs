@@ -1,7 +1,8 @@
-//! Any slice of a trace compiles or is refused in words: what attaching to a running program gives, what a full disk cuts off,
-//! and what no tracer ever wrote.
+//! Slices of traces: each compiles or fails with an error. They imitate a tracer that attaches to a running
+//! program, a full disk, and output that no tracer writes.
 //!
-//! Slices are drawn from the recorded programs, by seed; `WEIR_SLICES=FIRST,COUNT,LINES` runs others, of so many lines at most.
+//! Slices are drawn at random from the recorded programs. `WEIR_SLICES=FIRST,COUNT,LINES` runs other seeds,
+//! with at most LINES lines each.
 
 use device::SeededRng;
 use std::collections::BTreeMap;
@@ -42,12 +43,12 @@ fn lines(file: &str) -> Vec<Line> {
     text.split(b'\n').collect::<Result<_, _>>().expect("the trace can be read")
 }
 
-/// An index of a list of that length; 0 of an empty one.
+/// A random index of a list of that length; 0 for an empty list.
 fn below(random: &mut SeededRng, limit: usize) -> usize {
     random.index(limit.max(1))
 }
 
-/// Lines in a row, and what may become of them on their way.
+/// Consecutive lines of a trace, with random damage.
 fn slice(traces: &[Vec<Line>], most: usize, random: &mut SeededRng) -> Vec<Line> {
     let all = &traces[below(random, traces.len())];
     let count = 1 + below(random, most);
@@ -74,7 +75,7 @@ fn slice(traces: &[Vec<Line>], most: usize, random: &mut SeededRng) -> Vec<Line>
     slice
 }
 
-/// Some other task made this call.
+/// Gives a call to another task.
 fn another_task(line: &mut Line, few: usize, random: &mut SeededRng) {
     let digits = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
     if digits > 0 && line.get(digits) == Some(&b' ') {
@@ -82,7 +83,7 @@ fn another_task(line: &mut Line, few: usize, random: &mut SeededRng) {
     }
 }
 
-/// Makes one line another one.
+/// Damages one line.
 fn spoil(slice: &mut Vec<Line>, at: usize, random: &mut SeededRng) {
     let length = slice[at].len();
     match below(random, 6) {
@@ -98,7 +99,7 @@ fn spoil(slice: &mut Vec<Line>, at: usize, random: &mut SeededRng) {
         3 => number(&mut slice[at], EXTREMES[below(random, EXTREMES.len())], random),
         4 if length > 0 => slice[at][below(random, length)] = random.next_u64() as u8,
         _ => {
-            // The descriptor, task, address or size of another line.
+            // Take the descriptor, task, address or size of another line.
             let other = below(random, slice.len());
             let found = numbers(&slice[other]);
             if let Some(range) = found.get(below(random, found.len())) {
@@ -109,7 +110,7 @@ fn spoil(slice: &mut Vec<Line>, at: usize, random: &mut SeededRng) {
     }
 }
 
-/// Puts another number in the place of one.
+/// Replaces a number of the line.
 fn number(line: &mut Line, text: &str, random: &mut SeededRng) {
     let found = numbers(line);
     if let Some(range) = found.get(below(random, found.len())) {
@@ -123,7 +124,7 @@ fn numbers(line: &[u8]) -> Vec<Range<usize>> {
     begins.map(|begin| begin..(begin..).find(|at| !digit(*at)).expect("a line ends")).collect()
 }
 
-/// Compiles it, reads it back, and looks at it as the other verbs do. Whatever can be said of it is in the result.
+/// Compiles a slice, reads the result back, and runs the other verbs on it.
 fn compile(text: &[u8]) -> Result<CompiledTrace, TraceError> {
     let settings = CompileSettings { used_percent_min: 0, ..CompileSettings::default() };
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -137,7 +138,8 @@ fn compile(text: &[u8]) -> Result<CompiledTrace, TraceError> {
     Ok(compiled)
 }
 
-/// Seeds, and the most lines. What contradicts itself is looked at again and again, so short slices show more in a second.
+/// The seeds, and the maximum number of lines. Contradictions cost much search, so short slices cover more in
+/// a second.
 fn chosen() -> (Range<u64>, usize) {
     let chosen = std::env::var("WEIR_SLICES").unwrap_or_else(|_| "1,500,60".into());
     let numbers: Vec<u64> = chosen.split(',').filter_map(|number| number.parse().ok()).collect();
@@ -145,19 +147,19 @@ fn chosen() -> (Range<u64>, usize) {
     (first..first + count, lines as usize)
 }
 
-/// Every thread makes its calls in the order in which it made them.
+/// Asserts that every thread keeps the order of its calls.
 fn assert_in_order(compiled: &CompiledTrace) {
     let mut last = BTreeMap::new();
     for action in &compiled.actions {
         let now = (action.start, action.line);
         let before = last.insert(action.thread, now);
-        // What began before the first action has no moment of its own.
+        // A call that began before the first action has no time of its own.
         let known = before <= Some(now) || action.start == 0;
         assert!(known, "line {} comes after {before:?} of its thread", action.line);
     }
 }
 
-/// Calls that were tried in another order drew in the next call of the very task that was being explained.
+/// Regression: a reordered call pulled in the next call of the very task whose result was being explained.
 #[test]
 fn a_thread_keeps_the_order_of_its_calls_whatever_contradicts_them() {
     let traces = TRACES.map(lines);
@@ -182,7 +184,7 @@ fn no_slice_of_a_trace_panics() {
         };
         match found {
             Ok(found) => compiled += usize::from(!found.actions.is_empty()),
-            // Nothing else is wrong with a slice than that no call is in it.
+            // The only accepted error is a slice without calls.
             Err(error) => {
                 assert!(matches!(error, TraceError::Empty { .. }), "seed {seed}: {error}");
                 refused += 1;

@@ -1,4 +1,4 @@
-//! The four recorded programs: everything in them is read, explained and ordered.
+//! The four recorded programs: every call is read, explained and ordered.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ fn compiled(name: &str) -> CompiledTrace {
     trace_compile::compile(&mut source(name), name.as_ref(), &settings(name)).expect("the trace compiles")
 }
 
-/// Name, lines, threads, and how many calls may be skipped: one never returned in one trace.
+/// Name, lines, threads, and number of calls that may be skipped: one call never returned.
 const TRACES: [(&str, u64, u32, usize); 4] = [
     ("sqlite-wal-6threads", 7_342, 7, 0),
     ("git-clone-nolocal", 176_157, 11, 0),
@@ -115,7 +115,7 @@ fn random_orders_of_every_trace_give_the_recorded_results() {
             let verification =
                 trace_verify::verify(&compiled, order, orders, 1).expect("the order is compiled");
             println!("{name}: {verification}");
-            // `root` has no rule for what a directory lists.
+            // `root` has no rule for the list of a directory's names.
             let promised = |call: &str| order != "root" || call != "getdents64";
             let changed = verification.results.iter().find(|changed| promised(&changed.what.call));
             assert!(changed.is_none(), "{name}: {verification}");
@@ -123,8 +123,8 @@ fn random_orders_of_every_trace_give_the_recorded_results() {
     }
 }
 
-/// Generated programs. In one, a position told much later which file a truncation had met; in the other, a lock told that a
-/// conversion had failed, and lost another lock, after that was taken.
+/// Generated programs. In one, a much later position shows which file a truncation changed. In the other, a
+/// lock shows that a conversion had failed and had lost another lock, which was taken meanwhile.
 #[test]
 fn results_that_some_order_of_overlapping_calls_explains_are_no_races() {
     for name in ["generated-11", "generated-145"] {
@@ -156,7 +156,7 @@ fn a_report_names_both_numbers_of_a_result_that_differs_its_line_and_the_cause_i
     let settings = CompileSettings::default();
     let compiled = trace_compile::compile(&mut Strace::new(text.as_bytes()), "one".as_ref(), &settings)
         .expect("it compiles");
-    // Nothing answers with 0 to everything.
+    // The null target returns 0 for every call.
     let settings = ReplaySettings { order: OrderChoice::Single, speed: ReplaySpeed::Full, stall_seconds: 30 };
     let run = trace_replay::replay_onto_nothing(&compiled, &settings).expect("it ends");
     let said = ReplayReport::new(&compiled, "single", &run, Some(&run)).to_string();
@@ -165,7 +165,7 @@ fn a_report_names_both_numbers_of_a_result_that_differs_its_line_and_the_cause_i
     assert!(said.contains(words), "{said}");
 }
 
-/// Files of format 3 that an earlier build has written.
+/// Files of format 3, written by an earlier build.
 const GOLDEN: [&str; 2] = ["shapes.compiled", "generated-145.compiled"];
 
 #[test]

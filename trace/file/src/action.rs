@@ -144,7 +144,8 @@ pub enum Rule {
     Pipe,
     /// `temporal`: every action in the order of the trace.
     Temporal,
-    /// `root`: a descriptor is made before it is used, and used before it is closed. Subsumed by `DescriptorSequence`.
+    /// `root`: a descriptor is opened before its uses, and used before its close. Subsumed by
+    /// `DescriptorSequence`.
     DescriptorStage,
     /// `root`: every action in the order that explains the trace. Off by default; subsumes all other rules.
     ProgramSequence,

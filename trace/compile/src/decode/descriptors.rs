@@ -8,7 +8,7 @@ use trace_file::{LockKind, LockOwner, Op, Request, RequestKind, SyncKind};
 
 type DecodedOp = Result<Op<Fd>, Unusable>;
 
-/// Calls that a replay executes; `None` if the call is none of these.
+/// Decodes calls that a replay executes; `None` for other calls.
 pub(super) fn op(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     transfer(name, a).or_else(|| other(name, a))
 }
@@ -41,7 +41,7 @@ fn transfer(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
             Ok(Op::Copy { from: a.fd(1)?, from_at, to: a.fd(0)?, to_at: None, bytes: a.bytes(3)? })
         })(),
         "lseek" => (|| Ok(Op::Seek { on: a.fd(0)?, offset: a.number(1)?, whence: a.flags(2)? }))(),
-        // What it returns comes between offset and whence: see `position`.
+        // The returned position is the argument between offset and whence: see `position`.
         "_llseek" => (|| Ok(Op::Seek { on: a.fd(0)?, offset: a.number(1)?, whence: a.flags(3)? }))(),
         "copy_file_range" | "splice" => (|| {
             let position = |at: usize| match a.value(at)? {
@@ -55,7 +55,7 @@ fn transfer(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     })
 }
 
-/// Where the new position is among the arguments: `_llseek` returns 0, and a replay's lseek the position.
+/// The new position among the arguments. `_llseek` returns 0, and a replay's lseek the position.
 pub(super) fn position(name: &str, values: &[Value]) -> Option<i64> {
     match (name, values.get(2)) {
         ("_llseek", Some(Value::List(position))) => number(position.first()?).ok(),
@@ -68,7 +68,7 @@ fn flagged(a: &CallArguments<'_>) -> Result<(Fd, u64, Option<u64>, u32), Unusabl
     Ok((a.fd(0)?, vector(a)?, u64::try_from(a.number(3)?).ok(), a.flags_or_none(4)?))
 }
 
-/// The sum of a vector's lengths; where the trace leaves them out, what the call moved is all that is known.
+/// The sum of a vector's lengths. If the trace omits them, the number of bytes moved.
 fn vector(a: &CallArguments<'_>) -> Result<u64, Unusable> {
     let Value::List(parts) = a.value(1)? else { return Ok(a.outcome.bytes()) };
     let lengths: Option<Vec<u64>> =
@@ -117,7 +117,7 @@ fn other(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
     })
 }
 
-/// fcntl's commands. Those that end in 64 are the same, of 32-bit programs.
+/// The name of fcntl's command. Names that end in 64 are the same commands of 32-bit programs.
 fn command<'a>(a: &CallArguments<'a>) -> &'a str {
     const COMMANDS: [(&str, i64); 22] = [
         ("F_DUPFD", libc::F_DUPFD as i64),
@@ -173,7 +173,7 @@ fn lock(a: &CallArguments<'_>) -> DecodedOp {
     Ok(Op::Lock { on: a.fd(0)?, kind, start: position("l_start")?, bytes: position("l_len")?, owner })
 }
 
-/// Calls that only the model knows; `None` if the call is none of these.
+/// Decodes calls that only the model follows; `None` for other calls.
 pub(super) fn ask(name: &str, a: &mut CallArguments<'_>) -> Option<Result<Ask, Unusable>> {
     Some(match name {
         "dup" => a.fd(0).map(|on| Ask::Duplicate { on, made: a.made(), close_on_exec: false }),
@@ -231,7 +231,7 @@ pub(super) fn ask(name: &str, a: &mut CallArguments<'_>) -> Option<Result<Ask, U
     })
 }
 
-/// Messages touch no file, unless they carry descriptors.
+/// Decodes a message. One without descriptors touches no file.
 fn rights(name: &str, a: &CallArguments<'_>) -> Ask {
     fn walk(value: &Value, found: &mut Vec<Fd>) {
         let all = match value {
@@ -264,10 +264,10 @@ fn fcntl(a: &CallArguments<'_>) -> Result<Ask, Unusable> {
         "F_DUPFD_CLOEXEC" => Ask::Duplicate { on, made: a.made(), close_on_exec: true },
         "F_SETFD" => Ask::SetCloseOnExec { on, yes: a.has_flag(2, "FD_CLOEXEC") },
         "F_GETFD" | "F_GETFL" | "F_GETLK" | "F_OFD_GETLK" | "F_GETPIPE_SZ" | "F_SETPIPE_SZ" => Ask::Idle,
-        // Hints about the life of what is written: no file system shows a difference.
+        // Hints about the lifetime of data. They change nothing that a program sees.
         "F_GET_RW_HINT" | "F_SET_RW_HINT" | "F_GET_FILE_RW_HINT" | "F_SET_FILE_RW_HINT" => Ask::Idle,
         "F_GETOWN" | "F_SETOWN" | "F_GETSIG" | "F_SETSIG" | "F_GETLEASE" | "F_GET_SEALS" => Ask::Idle,
-        // What strace has no name for: the same hints, by number.
+        // The same hints by number, if strace has no name for them.
         _ => match a.number(1) {
             Ok(1024 | 1035..=1038) => Ask::Idle,
             _ => return Err("an fcntl that nobody replays"),
@@ -279,7 +279,7 @@ fn submit(a: &CallArguments<'_>) -> Result<Ask, Unusable> {
     let Value::List(blocks) = a.value(2)? else { return Err("the requests are left out") };
     let requests: Result<Vec<Request<Fd>>, Unusable> = blocks.iter().map(request).collect();
     let mut requests = requests?;
-    // The kernel takes a prefix of the batch.
+    // The kernel accepts a prefix of the batch.
     requests.truncate(a.outcome.bytes() as usize);
     Ok(Ask::AioSubmit { context: a.number(0)? as u64, requests: requests.into() })
 }

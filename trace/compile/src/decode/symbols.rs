@@ -12,7 +12,8 @@ pub(super) fn known_flags(joined: &str) -> i64 {
     joined.split('|').filter_map(one).fold(0, |sum, flag| sum | flag)
 }
 
-/// Whether an argument has a flag: by name, or in a number (`-X raw`, `-X verbose`, or flags that strace has no name for).
+/// Whether an argument has a flag, by name or in a number (`-X raw`, `-X verbose`, or flags without a name in
+/// strace).
 pub(crate) fn has_flag(value: &Value, flag: &str) -> bool {
     match value {
         Value::Symbol(joined) => {

@@ -10,7 +10,7 @@ fn call(line: &str) -> (Call, Names, Coverage) {
     (decode(&event, &mut names, &mut coverage), names, coverage)
 }
 
-/// What a call asks for, of which everything is understood.
+/// The operation of a call that is fully understood.
 fn ask(line: &str) -> Ask {
     let (call, _, coverage) = call(line);
     assert_eq!(coverage.problems.keys().collect::<Vec<_>>(), Vec::<&String>::new(), "{line}");

@@ -1,4 +1,4 @@
-//! Extended attributes: those that a file has now, and those that existed before the trace began.
+//! Extended attributes of files: the current ones, and the ones from before the trace began.
 
 use super::tree::{Attribute, ModelNodeId};
 use super::world::World;

@@ -1,4 +1,4 @@
-//! Calls that work on open files: bytes, sizes, positions, locks.
+//! Applies calls on open files: bytes, sizes, positions, locks.
 
 use super::expected_file::ExpectedFile;
 use super::open_descriptions::DescriptionTarget;
@@ -15,7 +15,7 @@ pub(super) struct OpenFile {
 }
 
 impl World {
-    /// The file behind a descriptor. On failure, says what to do with the call.
+    /// The file behind a descriptor. The error is the fate of the call.
     pub(super) fn file(&mut self, call: &Call, fd: Fd) -> Result<OpenFile, Fate> {
         let slot = self.slot(call, fd).ok_or(self.without_descriptor(call))?;
         match self.descriptions[slot.description as usize].on {
@@ -107,8 +107,8 @@ impl World {
         Ok(Op::Write { on: file.slot.description, bytes, at })
     }
 
-    /// Bytes from `start` to `end` change; what lies between the old size and `start` changes from absent to zeros.
-    /// No bytes, no change: a write that fails behind the end moves nothing.
+    /// Notes a write of the bytes from `start` to `end`. A gap after the old size changes from absent to
+    /// zeros. A write without bytes, such as a failed one behind the end, changes nothing.
     pub(super) fn grow(&mut self, step: &mut Step, node: ModelNodeId, start: u64, end: u64) {
         if start >= end {
             return;
@@ -213,7 +213,8 @@ impl World {
         Ok(Op::Submit { context: self.context(context).number, first, requests: typed.into() })
     }
 
-    /// Requests are collected in the order of their submission: the trace does not tell which is which.
+    /// Collects requests in the order of their submission, because the trace does not show which ones
+    /// finished.
     pub(super) fn collect(&mut self, step: &mut Step, context: u64, count: u32) -> Result<Op<u32>, Fate> {
         let state = self.context(context);
         let number = state.number;

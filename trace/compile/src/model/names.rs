@@ -1,4 +1,4 @@
-//! Calls that work on names.
+//! Applies calls on names.
 
 use super::expected_file::ExpectedFile;
 use super::open_descriptions::DescriptionTarget;
@@ -12,7 +12,7 @@ use trace_file::{Fate, Modelled, NO_HANDLE, Name, Op, Outcome, Place, Skipped};
 /// A place of a call, after the walk along its path.
 pub(super) struct Located {
     pub(super) walk: Walk,
-    /// The same place, with the model's handle.
+    /// The place with the model's handle.
     pub(super) place: Place<u32>,
     /// The descriptor at which the walk began, if any.
     pub(super) slot: Option<Slot>,

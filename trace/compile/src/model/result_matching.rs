@@ -184,7 +184,7 @@ impl World {
         }
     }
 
-    /// Whether a result of `call` may depend on whether `change` came before it: on a lock, a size, or a name.
+    /// Whether `call`'s result may depend on whether `change` came before: on a lock, a size, or a name.
     pub(super) fn sees(&mut self, call: &Call, change: &Call) -> bool {
         let Ask::File(op) = &call.ask else { return false };
         if !self.tasks.contains_key(&call.task) || !self.tasks.contains_key(&change.task) {

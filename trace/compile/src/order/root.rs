@@ -1,5 +1,5 @@
-//! The paper's order (sections 2.3.2 and 2.4.2): threads sequential, files sequential, paths by stage and name, descriptors
-//! sequential (which subsumes their stage), asynchronous requests by stage.
+//! The paper's order (sections 2.3.2 and 2.4.2): threads sequential, files sequential, paths by stage and
+//! name, descriptors sequential (which subsumes their stage), asynchronous requests by stage.
 //!
 //! The paper leaves two things open. Here, a name that was looked up and absent is a generation of that name,
 //! so name ordering keeps the lookup between its neighbours. An open file description that processes share

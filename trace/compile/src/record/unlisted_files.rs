@@ -1,5 +1,5 @@
-//! Files outside of the listed trees that the program used without change. After the run they still are as
-//! they were before it, so they are added to the list then, when the trace shows their names.
+//! Files outside of the listed trees that the program used and did not change. After the run they are still
+//! as before, so they are added to the list then, when the trace shows their names.
 
 use super::line;
 use crate::event::{EventKind, Recorded, TraceEvent, Value};

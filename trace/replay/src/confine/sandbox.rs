@@ -2,8 +2,8 @@
 //! name.
 //!
 //! ```text
-//! TARGET/weir-replay-PID-N/    the user's own, mode 0700; "weir-replay-tree" if it is kept for the next replay,
-//! │                            "weir-replay-kept-PID-N" if it is kept for people
+//! TARGET/weir-replay-PID-N/    owned by the user, mode 0700; "weir-replay-tree" if kept for the next replay,
+//! │                            "weir-replay-kept-PID-N" if kept for the user
 //! ├── lock                     held as long as a process of the replay lives
 //! └── tree/                    becomes the replay's root directory
 //! ```

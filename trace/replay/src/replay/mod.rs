@@ -24,7 +24,8 @@ use crate::confine::raise_descriptor_limit;
 use target::NullTarget;
 use trace_file::{CompiledTrace, TraceError};
 
-/// Replays `compiled` in the root directory of this process, which must be confined and hold the initial tree.
+/// Replays `compiled` in the root directory of this process. The process must be confined, and the directory
+/// must hold the initial tree.
 pub fn replay(
     compiled: &CompiledTrace,
     settings: &ReplaySettings,

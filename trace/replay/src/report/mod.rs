@@ -95,7 +95,7 @@ pub struct LongWait {
     pub paths: Vec<String>,
 }
 
-/// One of several runs.
+/// The summary of one run, if there are several.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunSummary {
     /// Nanoseconds.

@@ -1,4 +1,4 @@
-//! What these tests share: a directory that is gone after the test, and the command itself.
+//! Shared by these tests: a temporary directory, and the command itself.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,8 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// An empty one, in `$WEIR_TESTS_DIR` or `$TMPDIR`, or else in /var/tmp, which is a disk where /tmp is memory.
+    /// An empty sandbox, in `$WEIR_TESTS_DIR` or `$TMPDIR`, or else in /var/tmp, which is a disk where /tmp
+    /// is memory.
     #[allow(clippy::new_without_default)]
     pub(crate) fn new() -> Sandbox {
         let said = ["WEIR_TESTS_DIR", "TMPDIR"].into_iter().find_map(std::env::var_os);
@@ -24,7 +25,7 @@ impl Sandbox {
         Sandbox { root }
     }
 
-    /// A path in it.
+    /// A path in the sandbox.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
@@ -49,18 +50,18 @@ pub(crate) fn succeeds(command: &mut Command) -> Output {
     output
 }
 
-/// Copies a program that is to be run. Another process does it: ours may fork for another test while the copy is open for
-/// writing, and until that fork has become another program the copy cannot be run.
+/// Copies a program so that it can be run. Another process makes the copy: this process may fork for another
+/// test while the copy is open for writing, and until the fork calls exec, the copy cannot be run.
 pub(crate) fn copy_program(from: &str, to: &Path) {
     succeeds(Command::new("cp").arg(from).arg(to));
 }
 
-/// Every byte of every file below a directory, and what else there is.
+/// Every file below a directory, with its mode and contents.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Bytes(BTreeMap<PathBuf, (u32, Vec<u8>)>);
 
 impl Bytes {
-    /// All that is below `directory` now.
+    /// Reads everything below `directory`.
     pub(crate) fn below(directory: &Path) -> Bytes {
         let mut all = BTreeMap::new();
         let mut left = vec![directory.to_path_buf()];
@@ -82,14 +83,14 @@ impl Bytes {
         Bytes(all)
     }
 
-    /// Fails, naming the file, unless everything is as it was.
+    /// Asserts that nothing has changed. A failure names the file.
     #[track_caller]
     pub(crate) fn assert_unchanged(&self, directory: &Path) {
         let now = Bytes::below(directory);
         let names = |bytes: &Bytes| bytes.0.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(self), names(&now), "files came or went");
         for (path, before) in &self.0 {
-            // Not assert_eq: nobody wants to see 40 MiB.
+            // assert_eq would print up to 40 MiB.
             assert!(*before == now.0[path], "{} changed", path.display());
         }
     }

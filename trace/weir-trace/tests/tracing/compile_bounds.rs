@@ -1,11 +1,12 @@
-//! What a hostile trace may cost: traces of very many tasks compile in bounded memory, or are refused in words that name the line.
+//! Limits for hostile traces: a trace with very many tasks compiles in bounded memory, or fails with an error
+//! that names the line.
 
 use crate::common::{Sandbox, weir_trace};
 use std::fmt::Write;
 use std::fs;
 use std::process::{Command, Output};
 
-/// Compiles in so many KiB of memory: more is refused to the process, which then aborts.
+/// Compiles with at most `memory_kib` of memory. The process aborts if it needs more.
 fn compile(sandbox: &Sandbox, text: &str, memory_kib: u64) -> Output {
     let trace = sandbox.path("trace");
     fs::write(&trace, text).expect("a trace");
@@ -54,7 +55,7 @@ fn more_descriptors_than_four_million_are_refused_in_words() {
     let output = compile(&Sandbox::new(), &text, 2 << 20);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    // A child has what its parent has: 1000 numbers; the 4194th is one too many.
+    // A child inherits its parent's 1000 descriptors, so the 4194th child exceeds the limit.
     assert!(
         said.contains("trace:5194: more than 4,194,304 descriptors") && said.contains("  help: "),
         "{said}"

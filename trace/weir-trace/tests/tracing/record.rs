@@ -1,6 +1,8 @@
-//! Programs recorded here and now, compiled and replayed: no result may depend on the order that threads happen to take.
+//! Programs that the test records, compiles and replays. No result may depend on the order in which threads
+//! happen to run.
 //!
-//! They need strace and run as root, as CI does; what is missing is said and skipped, unless `WEIR_TESTS_MUST_MOUNT` is set.
+//! The tests need strace and root, as in CI. If something is missing, they say so and skip, unless
+//! `WEIR_TESTS_MUST_MOUNT` is set.
 
 use crate::common::{Sandbox, succeeds, weir_trace};
 use serde_json::Value;
@@ -55,7 +57,7 @@ fn replay(compiled: &Path, on: &Path, order: &str) -> Value {
     json(command.arg(on).arg(compiled))
 }
 
-/// Programs drawn, each recorded once: the seeds, or those of `WEIR_RECORDED=FIRST,COUNT`.
+/// Seeds of random programs, each recorded once; `WEIR_RECORDED=FIRST,COUNT` sets others.
 fn seeds() -> std::ops::Range<u32> {
     let chosen = std::env::var("WEIR_RECORDED").unwrap_or_else(|_| "1,6".into());
     let numbers =
@@ -64,12 +66,13 @@ fn seeds() -> std::ops::Range<u32> {
     first..first + count
 }
 
-/// `root` has no rule for what a directory lists: nothing keeps a listing between the names made before and after it.
+/// Whether the order promises this call's result. `root` does not order a listing and the names made before
+/// and after it.
 fn is_promised(order: &str, call: &str) -> bool {
     order != "root" || call != "getdents64"
 }
 
-/// No result of a replay depends on the order. Returns the causes of other differences.
+/// Asserts that no result of a replay depends on the order. Returns the causes of other differences.
 fn keeps_results(compiled: &Path, on: &Path) -> Vec<String> {
     let mut causes = Vec::new();
     for order in ["weir", "root"] {
@@ -83,7 +86,7 @@ fn keeps_results(compiled: &Path, on: &Path) -> Vec<String> {
     causes
 }
 
-/// What differs in some random order on the simulated file system.
+/// The results that differ in some random order on the simulated file system.
 fn changes(compiled: &Path, order: &str) -> Vec<String> {
     let compiled = CompiledTrace::read(compiled).expect("it was compiled");
     let verification = trace_verify::verify(&compiled, order, ORDERS, 1).expect("the order is compiled");
@@ -105,7 +108,7 @@ fn replays_faithfully(script: &str, others: &[&str]) -> (Value, Output) {
     let sandbox = Sandbox::new();
     let (compiled, output) = recorded(&sandbox, script);
     let causes = keeps_results(&compiled, &sandbox.path("target"));
-    // After a race the model knows less than the program saw.
+    // After a race, the model knows less than the program.
     for order in ["weir", "root"].into_iter().filter(|_| races(&compiled) == 0) {
         assert_eq!(changes(&compiled, order), [""; 0], "{order}");
     }
@@ -140,7 +143,7 @@ fn processes_that_share_two_databases_of_sqlite() {
         wait";
     let (info, output) = replays_faithfully(script, &["stand-in", "race"]);
     assert_eq!(skipped(&info), [&Value::Null; 0], "{info:#}");
-    // The index of the write-ahead log is stored to through a mapping.
+    // SQLite writes the index of its write-ahead log through a mapping.
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("warning: ") && said.contains("shared mappings"), "{said}");
 }

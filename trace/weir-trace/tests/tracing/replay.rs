@@ -1,7 +1,7 @@
-//! The four recorded programs, replayed with as many threads as they had: no result may depend on the order that the
-//! threads happen to take. Without an order, some do.
+//! The four recorded programs, replayed with as many threads as they had. No result may depend on the order
+//! in which threads happen to run. Without an order, some do.
 //!
-//! They run as root, as CI does: the traces are of programs that ran as root.
+//! The tests run as root, as in CI, because the traced programs did.
 
 use crate::common::{Sandbox, succeeds, weir_trace};
 use serde_json::Value;

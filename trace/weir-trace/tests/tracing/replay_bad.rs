@@ -1,5 +1,5 @@
-//! Hostile traces and unfit targets: nothing outside the target changes, everything is counted and named, and exit codes
-//! tell scripts which it was.
+//! Hostile traces and unfit targets: nothing outside the target changes, every failure is counted and named,
+//! and exit codes distinguish the causes.
 
 use crate::common::{Bytes, Sandbox, copy_program, succeeds, weir_trace};
 use serde_json::Value;
@@ -23,7 +23,8 @@ fn report(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("a report is JSON")
 }
 
-/// Every way out that a path knows, while another thread renames the directories on the way.
+/// A trace that tries every way out of a directory by path, while another thread renames the directories on
+/// the way.
 fn ways_out(victim: &Path) -> String {
     let victim = victim.display();
     let mut calls = vec![
@@ -92,7 +93,7 @@ fn nothing_escapes(nobody: bool) {
             return;
         }
         let report = report(&output);
-        // It did write: the same names, inside.
+        // The replay did write to the same names, inside the target.
         assert!(report["calls"]["openat"]["count"].as_u64() > Some(100), "{report:#}");
         before.assert_unchanged(&sandbox.path("outside"));
     }

@@ -1,4 +1,4 @@
-//! Every exit code that the verbs of `weir-trace` promise, each from a command that ends with it.
+//! Every exit code that `weir-trace` documents, each from a command that ends with it.
 
 use crate::common::{Sandbox, copy_program, weir_trace};
 use std::fs::{self, Permissions};
@@ -23,7 +23,7 @@ fn compiled(sandbox: &Sandbox, calls: &[String], options: &[&str]) -> PathBuf {
     compiled
 }
 
-/// How a command ends, and what it says to people.
+/// The exit code of a command, and its messages.
 fn code(command: &mut Command) -> (i32, String) {
     let output = command.output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -34,7 +34,7 @@ fn clone_of(thread: usize) -> String {
     format!("1 clone(child_stack=0x7f, flags=CLONE_VM|CLONE_FS|CLONE_FILES|CLONE_THREAD) = {thread}")
 }
 
-/// Two threads that take turns: each round, one finds what the other made before.
+/// Two threads that take turns: in each round, one finds a directory that the other made before.
 fn turns() -> Vec<String> {
     let mut calls = vec![clone_of(2)];
     for round in 0..20 {
@@ -127,7 +127,7 @@ fn five_is_a_replay_that_cannot_go_on_and_does_nothing_without_all_of_its_thread
         eprintln!("skipped: only root may become a user of whom nothing else runs");
         return;
     }
-    // A user who may have few threads. Nobody else is that one.
+    // A user with a low limit on threads, whom no other process uses.
     const USER: u32 = 3_141_592;
     let sandbox = Sandbox::new();
     let calls: Vec<String> = (2..80)

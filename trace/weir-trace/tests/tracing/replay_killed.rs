@@ -1,4 +1,5 @@
-//! A replay takes only directories that it made itself, and however it is killed, it ends and leaves nothing behind.
+//! Killed replays: a replay uses only directories that it made, and ends without leaving files however it is
+//! killed.
 
 use crate::common::{Sandbox, succeeds, weir_trace};
 use rustix::process::{Pid, Signal, kill_process};
@@ -8,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Within this, a killed replay is over: nothing waits in it, and its tree is small.
+/// Time within which a killed replay must have ended. Nothing waits in it, and its tree is small.
 const SOON: Duration = Duration::from_secs(5);
 
-/// A file is made, and closed after a minute.
+/// A trace that makes a file and closes it after a minute.
 const LONG: &str = "1 1700000000.000001 openat(AT_FDCWD, \"/made\", O_WRONLY|O_CREAT, 0666) = 3 <0.000001>\n\
                     1 1700000060.000003 close(3) = 0 <0.000001>\n";
 

@@ -1,5 +1,5 @@
-//! Targets that cannot do what the program did: full, read-only, without a feature, not allowed. Each is named, and has an exit
-//! code that scripts can use.
+//! Targets that cannot do what the program did: full, read-only, without a feature, or forbidden. Each is
+//! named, and has its own exit code.
 
 use crate::common::{Sandbox, copy_program, succeeds, weir_trace};
 use serde_json::Value;
@@ -17,7 +17,7 @@ fn compile(sandbox: &Sandbox, calls: &[&str]) -> PathBuf {
     compiled
 }
 
-/// Replays on a file system that exists for this command only; nothing if this user may not mount one.
+/// Replays on a file system that exists only for this command. `None` if this user may not mount one.
 fn replay_on(sandbox: &Sandbox, mount: &str, compiled: &Path) -> Option<Output> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root may mount");

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A program of two threads that reads a file that was there, and makes a directory of its own.
+/// A program with two threads that reads an initial file and makes its own directory.
 fn program(sandbox: &Sandbox, name: &str, there: &str, bytes: u64) -> PathBuf {
     let (text, compiled) = (sandbox.path(&format!("{name}.strace")), sandbox.path(name));
     let mut calls = vec![
@@ -46,7 +46,7 @@ fn programs_replay_side_by_side_and_each_has_a_report() {
         let options = ["--strict", "--runs", "2", "--order", order];
         let (code, report, said) = together(&[&one, &other], &sandbox.path("target"), &options);
         assert_eq!(code, 0, "{said}");
-        // What is too short for one of them is as long as both need, and that is said.
+        // The shared file gets the larger of the two sizes, and the replay says so.
         assert!(said.contains("/shared: the larger size"), "{said}");
         let whole = &report["whole"];
         assert_eq!(whole["causes"], serde_json::json!({}), "{order}: {whole:#}");

@@ -1,7 +1,8 @@
 //! Parses strace's output, with any options.
 //!
-//! Lines are in the order in which they were printed. A call that another task's line interrupts is printed in two halves:
-//! `unfinished` carries the entry stamp, `resumed` the exit stamp. A task has at most one call under way.
+//! Lines are in the order in which they were printed. If another task's line interrupts a call, the call is
+//! printed in two halves: `unfinished` carries the entry stamp, `resumed` the exit stamp. A task has at most
+//! one call under way.
 //!
 //! A line goes through [`LineHead::parse`], then [`body`], both of which look only at the line. Then
 //! [`TaskNumbering`] and [`TraceClock`] find its task and time.
