@@ -521,7 +521,7 @@ fn a_store_with_changes_below_a_damaged_node_is_only_read_and_all_that_is_not_be
         store.begin(Incarnation(store.incarnation().0 + 1)).expect("nothing of it lasts");
         assert_eq!(below_damage(&store, &model, &pair), errors);
         drop(store);
-        // Undo the damage.
+        // A second flip undoes the damage.
         pair.into_iter().for_each(|at| damaged.rot(at, 77));
         let store = mount(&damaged).expect("nothing is damaged any more");
         assert_eq!(below_damage(&store, &model, &[]), 0);

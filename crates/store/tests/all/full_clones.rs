@@ -306,7 +306,7 @@ fn wanted() -> std::ops::Range<u64> {
     if let [from, count] = numbers[..] { from..from + count } else { 0..8 }
 }
 
-/// Deletes all clones in the store of each seed. Returns the number of refused deletions, or of crashes.
+/// Deletes all clones in the stores of each seed. Returns the number of crashes.
 fn delete_all(seeds: impl Iterator<Item = u64>, crashes: bool) -> u64 {
     let mut crashed = 0;
     for seed in seeds {

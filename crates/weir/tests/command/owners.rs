@@ -113,7 +113,7 @@ fn a_socket_of_who_did_not_mount_is_not_believed() {
     mounted.unmount();
 }
 
-/// A table of mounts of its own, in which anybody may open /dev/fuse, as on most machines.
+/// A mount namespace in which all users may open /dev/fuse, as on most machines.
 struct Namespace {
     holder: Child,
 }
@@ -138,7 +138,7 @@ impl Namespace {
         namespace
     }
 
-    /// `program` in it, by `user`.
+    /// `program` in the namespace, run by `user`.
     fn command(&self, user: u32, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.holder.id().to_string(), "--mount", "setpriv", "--clear-groups"]);
@@ -184,7 +184,7 @@ fn of_nobody() -> Option<(Sandbox, PathBuf, Namespace)> {
 }
 
 fn mounted_by_nobody(sandbox: &Sandbox, program: &Path, namespace: &Namespace) -> Daemon {
-    // As in a login session, which cron, su and root know nothing of.
+    // As in a login session, whose environment cron, su and root do not have.
     let run = sandbox.path("run");
     if !run.exists() {
         fs::create_dir(&run).expect("a directory");
