@@ -74,7 +74,7 @@ fn a_new_owner_does_not_get_the_old_ones_powers_even_from_root() {
     assert_eq!((mode(&mounted, "f"), fs::metadata(mounted.path("f")).expect("it").gid()), (0o755, 2000));
     assert!(as_user(&mounted, (1000, 1000, ""), "chgrp 3000 f").is_err(), "not a group of his");
     assert!(as_user(&mounted, (1000, 1000, ""), "chown 1001 f").is_err());
-    // chmod by an owner who is not in the group does not set setgid.
+    // chmod by an owner outside the file's group does not set setgid.
     as_user(&mounted, (1000, 1000, ""), "chmod 2755 f").expect("his file");
     assert_eq!(mode(&mounted, "f"), 0o755);
     mounted.unmount();
@@ -115,7 +115,7 @@ fn capabilities_go_with_the_content_they_were_given_to() {
     grant();
     chmod(&mounted, "f", 0o755);
     assert!(has(), "chmod is no new content");
-    // Programs without privileges stay that way: a second write does not bring them back.
+    // A second write does not restore the privileges.
     write(b"y").expect("a write");
     write(b"z").expect("another");
     assert!(!has());
@@ -134,7 +134,7 @@ fn a_program_that_somebody_changed_runs_without_its_owners_powers_at_once() {
     copy_program("/usr/bin/id", &mounted.path("id"));
     chmod(&mounted, "id", 0o6777);
     assert_eq!(as_user(&mounted, USER, "./id -u; ./id -g").expect("it runs"), "0\n0");
-    // No stat in between, from which the kernel would learn the new mode.
+    // No stat in between, which would tell the kernel the new mode.
     assert_eq!(
         as_user(&mounted, USER, "printf '\\0' >>id; ./id -u; ./id -g").expect("it runs"),
         "1000\n1000"
@@ -198,8 +198,8 @@ fn changed_by(dir: &Path, user: (u32, u32, &str), change: &str, before: u32) -> 
     fs::write(&file, vec![1; 10_000]).expect("a file");
     chown(&file, Some(0), Some(7)).expect("an owner");
     fs::set_permissions(&file, Permissions::from_mode(before)).expect("a mode");
-    // Before root's own writes the kernel asks to take powers where there is a capability, in the same words
-    // as for others.
+    // Before root's own writes to a file with a capability, the kernel asks weir to clear powers, with the
+    // same request as for other users.
     let is_granted = user.0 != 0 || before & 0o6000 == 0;
     if is_granted {
         setxattr(&file, name, &CAPABILITY, XattrFlags::empty()).expect("capabilities");
