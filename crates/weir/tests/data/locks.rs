@@ -101,7 +101,7 @@ fn flock_excludes_other_openers_and_goes_with_the_last_descriptor() {
     assert!(matches!(one.try_lock(), Err(TryLockError::WouldBlock)), "the twin still holds it");
     drop(twin);
     one.try_lock().expect("free");
-    // Open the file by its name, and by a second name.
+    // Both names of a file lead to the same lock.
     std::fs::hard_link(&path, mounted.path("other name")).expect("a link");
     let by_other_name = File::open(mounted.path("other name")).expect("the file");
     assert!(matches!(by_other_name.try_lock(), Err(TryLockError::WouldBlock)));
