@@ -77,7 +77,7 @@ pub enum StoreChange {
 }
 
 impl StoreChange {
-    /// The same change in the same slots of another volume.
+    /// Moves the change to the same slots of another volume.
     pub fn in_volume(mut self, volume: VolumeId) -> StoreChange {
         match &mut self {
             StoreChange::Write { object, .. }

@@ -138,13 +138,13 @@ pub(crate) fn check(shared: &StoreShared, writer: &StoreWriter, report: &mut dyn
     }
 }
 
-/// Checks that the leaves of volumes say what memory does.
+/// Checks that the leaves of volumes match the volumes in memory.
 fn check_volumes(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     let stored = shared.holding_nodes(|| shared.resolve(|map| map.volumes.read_tree(&map.nodes)));
     let Ok(Some(mut stored)) = stored else {
         return report(StoreFinding::about("the tree of volumes cannot be one".to_owned()));
     };
-    // Nothing is written of the main volume as long as it has no properties.
+    // The main volume has no entry as long as it has no properties.
     stored.entry(VolumeId::MAIN).or_default();
     let map = shared.map();
     let known: BTreeSet<VolumeId> =
@@ -155,7 +155,7 @@ fn check_volumes(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     }
 }
 
-/// Repairs the counts of a store: see [`Store::repair`](crate::Store::repair)(crate::Store::repair).
+/// Repairs the counts of a store: see [`Store::repair`](crate::Store::repair).
 pub(crate) fn repair(
     shared: &StoreShared,
     writer: &mut StoreWriter,
@@ -185,9 +185,10 @@ pub(crate) fn repair(
     Ok(repaired)
 }
 
-/// A root whose tables are lost in both copies was passed over when the store was opened, as one is that was
-/// being written when power failed: from the other one the log reaches as far. One more loss, and there is
-/// none.
+/// Reports a root whose tables are lost in both copies.
+///
+/// The start skips such a root, as it skips a root that was being written at a power cut: the log from the
+/// other root reaches as far. But after one more loss no root is left.
 fn check_roots(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     let device = shared.medium.device();
     let geometry = shared.medium.geometry();

@@ -79,7 +79,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const NODES_PER_STEP: usize = 64;
 /// References that a step repoints, unless a single block has more: 4 MiB of leaves in memory at once.
 const HOLDERS_PER_STEP: usize = 1024;
-/// References that a round remembers before it drops victims, 48 bytes each; the last victim stays.
+/// References that a round remembers, 48 bytes each, before it drops victims. The last victim stays.
 const HOLDERS_MAX: usize = 1 << 20;
 
 /// The outcome of a step of the cleaner.
@@ -137,7 +137,7 @@ struct CopyPlacement {
 type UpcomingBlocks = BTreeMap<Block, Option<SummaryEntry>>;
 
 struct CleaningRound {
-    /// Each step empties a segment. Such a round may take more of the free segments.
+    /// Whether each step empties a segment. The round may then take more of the free segments.
     empties_at_once: bool,
     /// Victims that are not finished yet, in order.
     victims: Vec<u32>,

@@ -1,11 +1,11 @@
-//! Everything that can go wrong in the store, worded so that an operator knows what to do next.
+//! The errors of the store, with texts from which an operator knows the next step.
 
 use crate::format::{DRAFT, VERSION};
 use crate::volume::VolumeId;
 use device::{Block, DeviceError, DeviceOperation, Incarnation, ObjectId, PageNo};
 use std::borrow::Cow;
 
-/// Why the store could not do what it was asked.
+/// Why an operation of the store failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// The device failed.
@@ -29,7 +29,7 @@ pub enum StoreError {
         /// Which device.
         device: String,
     },
-    /// Bytes on the medium are not what was written.
+    /// Bytes on the medium differ from the written bytes.
     #[error("{device}: block {place}: {what}: checksum is {found:08x}, expected {expected:08x}")]
     Corrupt {
         /// Which device.
@@ -151,7 +151,7 @@ pub enum StoreError {
         device: String,
         /// Why.
         why: String,
-        /// What would do.
+        /// The user's next step.
         help: String,
     },
     /// The counts cannot be repaired.
@@ -223,7 +223,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether there is no space, in the store or in what holds it: ENOSPC to a program.
+    /// Whether there is no space, in the store or in its host file system: ENOSPC to a program.
     pub fn is_full(&self) -> bool {
         match self {
             StoreError::Full | StoreError::HostFsFull { .. } => true,
@@ -237,13 +237,13 @@ impl StoreError {
         matches!(self, StoreError::Corrupt { .. } | StoreError::Lost { .. })
     }
 
-    /// Whether a node of the map is damaged for good, so that what is below it is neither changed nor
+    /// Whether a node of the map is damaged for good, so that its descendants can be neither changed nor
     /// counted.
     pub fn is_damaged_node(&self) -> bool {
         matches!(self, StoreError::ChangeBelowDamage { .. } | StoreError::CannotCount { .. })
     }
 
-    /// Whether something could not be read.
+    /// Whether a read failed.
     pub fn is_read_failure(&self) -> bool {
         match self {
             StoreError::Device(error) => error.operation == DeviceOperation::Read,

@@ -256,8 +256,8 @@ impl StoreShared {
             && self.medium.flush_since(since).is_ok()
     }
 
-    /// Begins repairs as an incarnation has begun: what was found damaged is repaired now, later damage at
-    /// once. The caller holds the writer's lock.
+    /// Begins repairs, as an incarnation has begun. Known damage is repaired now, and later damage when it is
+    /// found. The caller holds the writer's lock.
     pub(crate) fn begin_repairs(&self) {
         let Some(waiting) = self.repairs.0.lock().expect("no panic while remembering").take() else { return };
         let nodes: Vec<NodeRead> = {
@@ -265,7 +265,7 @@ impl StoreShared {
             let read = |&id: &NodeId| map.nodes.table.get(id).map(|&entry| NodeRead::of(&map, id, entry));
             waiting.nodes.iter().filter_map(read).collect()
         };
-        // Each of these is where it was.
+        // These pages have not moved.
         self.compare_page_mirrors(&waiting.pages.into_values().collect::<Vec<_>>());
         // Nodes that are whole by now were written to new places.
         let whole = self

@@ -326,9 +326,11 @@ impl SegmentTable {
         }
     }
 
-    /// Chooses which of the segments from [`reclaim`](SegmentTable::reclaim) to trim. Normally all. In a
-    /// sparse file, those that would be free beyond `most`, at most `trims` of them, and those that have
-    /// holes already. These have holes from now on, whether the trim succeeds or not.
+    /// Chooses which of the segments from [`reclaim`](SegmentTable::reclaim) to trim.
+    ///
+    /// Normally all. In a sparse file, the segments that would be free beyond `most`, up to `trims` of them,
+    /// and all segments that already have holes. The chosen segments count as having holes from now on,
+    /// whether the trim succeeds or not.
     pub(crate) fn choose_trims(&mut self, dead: &[u32], (most, trims): (u64, u64)) -> Vec<u32> {
         if !self.is_sparse {
             return dead.to_vec();

@@ -13,7 +13,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<ExitCode, WeirError> {
         return daemon::run(args).map(|()| ExitCode::SUCCESS);
     }
     let itself = std::env::current_exe().map_err(|source| WeirError::Spawn { source })?;
-    // A daemon would keep inherited descriptors, such as those of a shell or of `flock`, until it ends.
+    // A daemon would keep inherited descriptors until its end, for example the descriptors of a shell or of
+    // `flock`.
     host::close_descriptors_on_exec().map_err(|source| WeirError::Spawn { source })?;
     // The daemon gets the same arguments: `weir mount …`.
     let mut daemon = Command::new(itself)

@@ -5,7 +5,7 @@
 //! | does not exist yet | the process ends as usual; only a recovery may have written to the media |
 //! | no program uses it | the daemon unmounts it, writes everything back, and ends |
 //! | programs use it | no other program may enter; the kernel unmounts it when the last program leaves |
-//! | programs still use it, second signal | the daemon writes everything back and ends; programs get ENOTCONN |
+//! | programs still use it, second signal | the daemon writes all data back and ends; programs get ENOTCONN |
 //! | the daemon already writes everything back | none |
 
 use crate::control_address::DeviceNumber;

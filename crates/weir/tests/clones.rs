@@ -1,9 +1,9 @@
 //! A volume with many copies, which are deleted in random order while it is written to, its store is cleaned,
 //! and the daemon is killed with -9. Small by default; `make clones` has 1,000 copies of 4 GiB.
 //!
-//! Every page says which write it is from, and all other bytes of it follow from that, as those of a hash
-//! would. One thread writes, so each copy, and the volume itself after a kill, must be the state after some
-//! prefix of its writes.
+//! Every page holds the number of its write, and all its other bytes follow from that number, like those of a
+//! hash. One thread writes, so each copy, and the volume itself after a kill, must be the state after some
+//! prefix of the writes.
 
 mod common;
 
@@ -25,18 +25,18 @@ const PAGE_BYTES: usize = 4096;
 const SYNC_EVERY: usize = 64;
 /// Writes that come with each copy, so that every copy differs.
 const WRITES_PER_COPY: usize = 48;
-/// Pages that were written to before and that a short look at a volume reads.
+/// Overwritten pages that a short check of a volume reads.
 const LOOK_PAGES: usize = 3000;
 /// Pages that are read at once; files are whole runs of them.
 const RUN_PAGES: u32 = 256;
 /// Copies that are read from the first byte to the last.
 const READ_WHOLE: usize = 2;
-/// Copies made while nobody writes.
+/// Copies made without concurrent writes.
 const IDLE_COPIES: usize = 10;
-/// How long something may stand still before it counts as a hang, on a slow disk.
+/// The time without progress that counts as a hang, on a slow disk.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How much of everything.
+/// The sizes of a run.
 #[derive(Clone, Copy)]
 struct Size {
     files: usize,
@@ -103,11 +103,11 @@ fn copies_are_deleted_in_random_order_under_writes_cleaning_and_kills() {
 #[derive(Default)]
 struct Journal {
     writes: Mutex<Vec<(u32, u64)>>,
-    /// Writes that were answered.
+    /// Writes that completed.
     answered: AtomicUsize,
     /// Writes that a sync covers.
     synced: AtomicUsize,
-    /// Writes that may be made; the writer waits when it has made them.
+    /// The number of writes that are allowed. After that many the writer waits.
     allowed: AtomicUsize,
     stop: AtomicBool,
     /// Writes that were refused, since the store was full.
@@ -116,7 +116,7 @@ struct Journal {
 
 type Writer = JoinHandle<Result<(), Error>>;
 
-/// A copy, and the writes after which it may be the state.
+/// A copy, and the numbers of writes whose state it may be.
 struct Copy {
     name: String,
     moments: Range<usize>,
@@ -138,7 +138,7 @@ fn mix(mut word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// A page as write `number` leaves it: nothing in it repeats.
+/// Fills a page with the content of write `number`. No part of the content repeats.
 fn fill(page: u32, number: u64, into: &mut [u8]) {
     let seed = mix(u64::from(page) << 32 ^ number);
     for (at, word) in (0u64..).zip(into.chunks_exact_mut(8)) {
@@ -148,7 +148,7 @@ fn fill(page: u32, number: u64, into: &mut [u8]) {
     }
 }
 
-/// The write that a page is from; it is whole.
+/// The number of the write that a page comes from. Fails for a torn page.
 #[track_caller]
 fn number_of(page: u32, bytes: &[u8]) -> u64 {
     let number = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
@@ -169,7 +169,7 @@ fn place(size: Size, page: u32) -> (usize, u64) {
     (page / size.file_pages, (page % size.file_pages * PAGE_BYTES) as u64)
 }
 
-/// Writes to random pages until it is stopped; the error that ended it otherwise.
+/// Writes to random pages until it is stopped, or until an error, which it returns.
 fn write(size: Size, files: &[File], journal: &Journal, mut random: u64, first: u64) -> Result<(), Error> {
     let (mut made, mut bytes) = (0, vec![0; PAGE_BYTES]);
     while !journal.stop.load(Ordering::Acquire) {
@@ -209,7 +209,7 @@ impl World {
         World { begun: Instant::now(), size, sandbox, journal, copies: Vec::new(), random: 7, numbers: 1 }
     }
 
-    /// A mount that lets nothing get old: in the end all is to be stored.
+    /// A mount with a short dirty age, so that all data is stored in the end.
     fn mount(&self) -> Mounted {
         self.sandbox.mount_with(&["--dirty-age", "2"])
     }
@@ -219,7 +219,7 @@ impl World {
         (mix(self.random) % limit as u64) as usize
     }
 
-    /// Every page, as write 0 leaves it.
+    /// Writes every page, as write 0.
     fn write_all(&self, dir: &Path) {
         let mut bytes = vec![0; 256 * PAGE_BYTES];
         for number in 0..self.size.files {
@@ -244,7 +244,7 @@ impl World {
         std::thread::spawn(move || write(size, &files, &journal, random, first))
     }
 
-    /// Makes a copy while the writer goes on; how long it took by the daemon's word.
+    /// Makes a copy while the writer continues. Returns the duration that the daemon reports.
     fn copy(&mut self, mounted: &Mounted, mode: &[&str]) -> u64 {
         let name = format!("copy{}", self.copies.len());
         let least = self.journal.answered.load(Ordering::Acquire);
@@ -256,8 +256,8 @@ impl World {
         took.unwrap_or_else(|| panic!("no time in {said:?}"))
     }
 
-    /// The volume below `dir` is the state after some of the writes, `moments` many; how many. Reads all
-    /// pages that were written at these moments, and some or all of the others.
+    /// Asserts that the volume below `dir` is the state after a number of writes in `moments`, and returns
+    /// that number. Reads all pages of these writes, and some or all other pages.
     fn check(&mut self, dir: &Path, moments: Range<usize>, whole: bool) -> usize {
         let (files, mut bytes) = (files(self.size, dir), vec![0; RUN_PAGES as usize * PAGE_BYTES]);
         let journal = self.journal.clone();
@@ -303,7 +303,8 @@ impl World {
         newest
     }
 
-    /// After a kill: what is there is the state after a prefix, and no other write ever was.
+    /// After a kill, checks that the volume is the state after a prefix of the writes. Forgets all later
+    /// writes.
     fn adopt(&mut self, mounted: &Mounted) {
         let (synced, made) = (
             self.journal.synced.load(Ordering::Acquire),
@@ -331,8 +332,8 @@ impl World {
         mounted.unmount();
     }
 
-    /// Deletes some copies in random order while the writer goes on, and kills the daemon at any moment: at
-    /// times while what they held is not freed yet.
+    /// Deletes some copies in random order while the writer continues, and kills the daemon at any moment,
+    /// sometimes before their space is freed.
     fn delete_some(&mut self) -> u64 {
         let mounted = self.mount();
         self.adopt(&mounted);
@@ -357,12 +358,12 @@ impl World {
         );
         assert!(!writer.is_finished(), "the writer ended: {:?}", writer.join());
         mounted.kill();
-        // It meets the dead mount, and ends.
+        // The writer gets an error from the dead mount, and ends.
         writer.join().expect("no panic").expect_err("nobody told it to stop");
         cleaned.expect("a number")
     }
 
-    /// Waits until so many writes are answered in all.
+    /// Waits until `wanted` writes have completed in all.
     fn wait_for_writes(&self, mounted: &Mounted, wanted: usize, writer: &Writer) {
         let (mut seen, mut since) = (0, Instant::now());
         while seen < wanted && !writer.is_finished() {

@@ -76,7 +76,7 @@ fn what_is_owed_is_paid_once_however_many_pay() {
     let moved = store.counters().pages_cleaned;
     (0..10).for_each(|_| assert_eq!(store.clean_step_if_due(), Ok(None)));
     assert_eq!(store.counters().pages_cleaned, moved);
-    // There would be more to do.
+    // More work is left.
     assert!(store.clean_round().is_ok() && store.counters().pages_cleaned > moved);
 }
 
@@ -230,7 +230,7 @@ fn a_step_moves_no_more_than_an_eighth_of_a_segment() {
     assert_eq!(findings(&store), []);
 }
 
-/// The steps in which eight blocks are moved that have `holders` each, with others of their segment dead.
+/// The steps that move eight blocks with `holders` references each, while the rest of their segment is dead.
 fn steps_for(holders: u64) -> Vec<(u64, u64)> {
     let store = large_segments();
     let file = |slot| VolumeId::MAIN.object(slot, 1);

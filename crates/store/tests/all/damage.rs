@@ -32,7 +32,7 @@ fn busy(seed: u64) -> (Arc<SimDisk>, Model) {
     (disk, model)
 }
 
-/// Whether all reads give the right bytes or an error; counts the errors.
+/// Asserts that all reads give the right bytes or an error. Returns the number of errors.
 fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
     let mut errors = 0;
     for (&slot, (generation, held)) in &model.objects {
@@ -118,8 +118,8 @@ fn rot_in_any_block_is_an_error_or_harmless_and_never_wrong_bytes() {
     assert!(refused > 0 && errors > 50 && found > 50, "{refused} refused, {errors} errors, {found} found");
 }
 
-/// Cleans all that can be cleaned, rounds with their checkpoints; how many segments died, or held less than
-/// was thought.
+/// Cleans all that can be cleaned, in rounds with checkpoints. Returns how many segments died, or held less
+/// than was counted.
 fn clean_all(store: &Store, when: &str) -> u64 {
     let mut emptied = 0;
     for _ in 0..10_000 {
@@ -156,7 +156,8 @@ fn what_cannot_be_read_stays_where_it_is_and_the_cleaner_goes_on_with_the_rest()
         let mut block = device::pages(1);
         disk.read(at, &mut block).expect("no faults");
         let is_node = block[0].0.starts_with(b"weir.nod");
-        // A pair is two, and what does not go from it may leave another one less full.
+        // A pair is two segments, and blocks that cannot be moved from it may leave another segment less
+        // full.
         assert!(is_node || emptied + 3 >= sound, "{when}: {emptied} segments of {sound}, {lost} pages lost");
         assert_eq!(errors_but_no_lies(&store, &model, &when), lost, "{when}: cleaning lost some");
         drop(store);
@@ -239,8 +240,8 @@ fn after_a_failed_write_or_flush_the_log_goes_on_elsewhere_and_nothing_is_lost()
                 Ok(()) => (model, maybe) = (after, Vec::new()),
                 Err(StoreError::Device(_)) => {
                     failed += 1;
-                    // Until the log has started anew, which may fail as well, an earlier one is in doubt,
-                    // too.
+                    // Until the log has started anew, which may fail as well, earlier failed vectors are in
+                    // doubt, too.
                     maybe.push(after);
                 }
                 Err(error) => panic!("seed {seed}: {error}"),
@@ -342,7 +343,7 @@ fn a_reservation_is_kept() {
     }
     assert!(reserved > 0);
     while reserved > 0 {
-        // One page a vector, each in a leaf of its own: the dearest way.
+        // One page a vector, each in a leaf of its own, which costs the most space.
         page_lsn += 1;
         store.apply(&[write(page_lsn * 1000, page_lsn)]).expect("it was reserved");
         store.release(1);
@@ -520,7 +521,7 @@ fn a_store_with_changes_below_a_damaged_node_is_only_read_and_all_that_is_not_be
         store.begin(Incarnation(store.incarnation().0 + 1)).expect("nothing of it lasts");
         assert_eq!(below_damage(&store, &model, &pair), errors);
         drop(store);
-        // The damage was of the moment.
+        // A second flip undoes the damage.
         pair.into_iter().for_each(|at| damaged.rot(at, 77));
         let store = mount(&damaged).expect("nothing is damaged any more");
         assert_eq!(below_damage(&store, &model, &[]), 0);

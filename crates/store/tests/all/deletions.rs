@@ -6,7 +6,7 @@ use store::{Store, StoreChange};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const LEAF: u64 = 128;
-/// Of the map, with one page each.
+/// Leaves of the map, with one page each.
 const LEAVES: u64 = 3000;
 
 fn fill(store: &Store) {

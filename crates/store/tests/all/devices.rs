@@ -1,4 +1,4 @@
-//! Devices that fail in ways of their own: what was acknowledged stays, and the store goes on.
+//! Devices with unusual failures: acknowledged changes survive, and the store continues.
 
 use crate::common::phases::{Phase, Phases, failing_flush};
 use crate::common::*;
@@ -49,8 +49,8 @@ fn a_block_that_was_never_written_and_cannot_be_read_refuses_no_start() {
         power.restore();
         let used = disk.written_blocks();
         let unused: Vec<u64> = (4..disk.blocks()).filter(|&at| !used.contains(&Block(at))).collect();
-        // All of them at once, which is as if the medium ended where the log does; and each by itself where
-        // the log may go on.
+        // All unused blocks at once, as if the medium ended at the end of the log, and each one alone near
+        // the places where the log may continue.
         let near: Vec<u64> = unused.iter().copied().take(300).collect();
         let alone = near.iter().map(std::slice::from_ref);
         for scratches in alone.chain([&unused[..]]) {
@@ -92,7 +92,7 @@ impl DiskHooks for ToldOnce {
     }
 }
 
-/// A store in which the cleaner has work, on a disk that tells of a failed flush once.
+/// A store in which the cleaner has work, on a disk that reports a failed flush once.
 fn with_something_to_clean(seed: u64) -> (Arc<PowerSupply>, Arc<HookedDisk<ToldOnce>>, Arc<Store>) {
     let (power, disk, store) = fresh(100, seed);
     drop(store);
@@ -267,7 +267,7 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
     while store.free_deleted_step().expect("freeing") {}
     store.checkpoint_twice().expect("a sound disk");
     assert!(disk.space_taken() < taken, "nothing was given back");
-    // Others take it.
+    // Other programs take the space.
     disk.set_space(disk.space_taken());
     for from in (0..6000).step_by(8) {
         apply_reserved(&store, &vector(OTHER, from)).expect("a sound disk");

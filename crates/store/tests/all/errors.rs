@@ -1,4 +1,4 @@
-//! Errors of the device, one at every call in turn: what was acknowledged stays, and trying again is enough.
+//! One device error at each call in turn: acknowledged changes survive, and a retry succeeds.
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, DeviceOperation, Incarnation, Page};
@@ -7,24 +7,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::{Store, StoreError};
 
-/// What goes wrong.
+/// The kind of device error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     /// A read fails.
     Read,
     /// A write fails, and a part of it arrives.
     ShortWrite,
-    /// A write fails for want of space below, as on a sparse file; nothing arrives.
+    /// A write fails because the host file system is full, as on a sparse file. No block is written.
     NoSpace,
-    /// A flush fails, and some of what it should have made durable is dropped for good.
+    /// A flush fails, and some of the pending writes are dropped for good.
     Flush,
-    /// The device is gone for twenty calls, and comes back.
+    /// The device fails for twenty calls, and then works again.
     Gone,
 }
 
 /// ENOSPC on every Linux.
 const ENOSPC: i32 = 28;
-/// Calls for which a device that is gone stays away.
+/// Calls during which a [`Fault::Gone`] device fails.
 const AWAY: u64 = 20;
 
 /// A disk whose calls of one kind fail once, at one of them.
@@ -83,7 +83,7 @@ impl DiskHooks for Failing {
     }
 }
 
-/// Tries until it succeeds; a device that is gone comes back after some calls.
+/// Retries until the operation succeeds. A device that is gone comes back after some calls.
 fn again<T>(when: &str, mut try_it: impl FnMut() -> Result<T, StoreError>) -> T {
     for _ in 0..AWAY + 2 {
         match try_it() {
@@ -105,7 +105,7 @@ fn live(fault: Fault, at: u64, seed: u64) -> bool {
     let store = again(&when, || Store::open(failing.clone() as Arc<dyn Device>));
     store.set_cached_nodes_max(1);
     again(&when, || match store.begin(Incarnation(5)) {
-        // It had succeeded, and only the answer was an error.
+        // An earlier attempt had succeeded although it returned an error.
         Err(StoreError::OldIncarnation { .. }) => Ok(()),
         outcome => outcome,
     });
@@ -139,7 +139,7 @@ fn live(fault: Fault, at: u64, seed: u64) -> bool {
     failing.failed.load(Ordering::Relaxed) > 0
 }
 
-/// Fails at each call in turn, until a run has fewer.
+/// Fails at each call in turn, until a run has fewer calls.
 fn at_every_call(fault: Fault, step: u64) {
     let mut runs = 0;
     while live(fault, runs * step, runs % 3) {

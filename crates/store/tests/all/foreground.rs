@@ -1,6 +1,6 @@
-//! Nobody waits for the cleaner's, the scrubber's or the dying list's reads and writes: at each of them
-//! another thread writes and reads, and is done before the call goes on. A flush is everybody's: at one of
-//! theirs another thread reads.
+//! No writer or reader waits for the reads and writes of the cleaner, the scrubber or the freeing of deleted
+//! volumes: at each of these calls another thread writes and reads, and finishes before the call continues. A
+//! flush is shared, so during a flush another thread only reads.
 
 use crate::common::*;
 use device::{Block, Device, DeviceError, Lsn, ObjectId, Page, PageNo};
@@ -65,7 +65,8 @@ fn write(object: ObjectId, number: u64, page_lsn: u64) -> StoreChange {
     StoreChange::Write { object, page: PageNo(number), bytes: page(page_lsn), page_lsn: Lsn(page_lsn) }
 }
 
-/// Does background work while another thread writes and reads at each of its calls; how often that was.
+/// Does background work while another thread writes and reads at each of its calls. Returns the number of
+/// calls.
 fn beside(store: &Store, disk: &HookedDisk<Polite>, work: impl FnOnce()) -> u64 {
     let (go, asked) = channel();
     let (answered, gone) = channel();
@@ -118,7 +119,7 @@ fn used() -> (Arc<HookedDisk<Polite>>, Store) {
 fn writers_and_readers_go_on_at_every_call_of_the_cleaner() {
     let (disk, store) = used();
     while store.free_deleted_step().expect("freeing") {}
-    // Each write makes more to clean, so it would go on for ever.
+    // Each write causes more cleaning, so cleaning would never end.
     let emptied = || store.counters().segments_cleaned;
     let calls = beside(&store, &disk, || {
         while emptied() < 20 {

@@ -1,4 +1,5 @@
-//! A store that is full, a hundred times, with crashes: writes are refused early, and what gives space back goes on.
+//! A store that is full a hundred times, with crashes: writes are refused early, and operations that free
+//! space succeed.
 
 use crate::common::*;
 use device::{Lsn, ObjectId, PageNo, SeededRng, VolumeId};
@@ -12,14 +13,14 @@ const PAGES: u64 = 64;
 /// Blocks of 140 segments.
 const SPACE: u64 = 4 + 140 * SEGMENT as u64;
 
-/// A store with what it should hold, and power that fails.
+/// A store with its model, and power that fails.
 struct Life {
     power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
     store: Option<Store>,
-    /// What was acknowledged: the page LSN of each page, which is its content, too.
+    /// The acknowledged pages: the page LSN of each, which is also its content.
     pages: BTreeMap<(u64, u64), u64>,
-    /// A vector that may or may not have happened, and what it leaves.
+    /// The pages after a vector that may or may not have happened.
     maybe: Option<BTreeMap<(u64, u64), u64>>,
     page_lsn: u64,
     random: SeededRng,
@@ -35,7 +36,7 @@ impl Life {
         Life::of(seed, power, disk, store)
     }
 
-    /// One whose store is a sparse file of 400 segments, on a file system that has space for 140.
+    /// A life whose store is a sparse file of 400 segments, on a file system with space for 140.
     fn sparse(seed: u64) -> Life {
         let power = PowerSupply::new();
         let disk = disk(4 + 400 * u64::from(SEGMENT), &power, seed);
@@ -94,7 +95,7 @@ impl Life {
         outcome
     }
 
-    /// Power comes back, and the store is what was acknowledged, or that and the vector under way.
+    /// Restores power. The store must have all acknowledged vectors, and may have the vector in progress.
     fn recover(&mut self, when: &str) {
         self.store = None;
         self.power.cut();
@@ -122,7 +123,7 @@ impl Life {
             match self.write() {
                 Ok(()) => {}
                 Err(StoreError::Full) => {
-                    // As the cache does, it asks for space below before it cleans.
+                    // As the cache does, allocate in the host file system before cleaning.
                     if self.store().allocate_more()? {
                         continue;
                     }
@@ -195,7 +196,7 @@ fn a_sparse_file_on_a_full_file_system_is_a_smaller_store_through_crashes() {
         let mut round = 0;
         while round < 10 {
             let when = format!("seed {seed} round {round}");
-            // Others fill the file system to its last block, or give some back.
+            // Other programs fill the host file system to its last block, or free some of its space.
             let taken = life.disk.space_taken();
             let others = life.random.once_in(2);
             life.disk.set_space(if others { taken } else { taken.max(SPACE) });

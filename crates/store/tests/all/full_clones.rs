@@ -1,5 +1,5 @@
-//! Full stores beside clones: cuts of what the clones share copy nodes until no cut is taken any more. From
-//! there each clone can be deleted, whatever crashes, and when all are gone there is space again: decision
+//! Full stores with clones: cuts of shared pages copy nodes, until the store refuses further cuts. From there
+//! each clone can be deleted, in spite of crashes, and after all deletions there is space again: decision
 //! 0018.
 
 use crate::common::*;
@@ -41,7 +41,7 @@ impl FullStore {
         let mut full = FullStore::filled(seed, clones);
         full.cut_until_refused();
         if full.is_sparse {
-            // Others fill the host file system to its last block.
+            // Other programs fill the host file system to its last block.
             full.disk.set_space(full.disk.space_taken());
         }
         full
@@ -83,7 +83,8 @@ impl FullStore {
         Lsn(self.lsn)
     }
 
-    /// One page, for which space is reserved; as the cache does, more is asked for below where there is none.
+    /// Writes one page with a reservation. If there is no space, allocates more in the host file system
+    /// first, as the cache does.
     fn write(&mut self, slot: u64, number: u64) -> Result<(), StoreError> {
         while let Err(error) = self.store.reserve(1, ReservationEstimate::default()) {
             if !self.store.allocate_more()? {
@@ -113,7 +114,8 @@ impl FullStore {
         self.large_pages = number;
     }
 
-    /// One page of one file of some volume at a time, with checkpoints now and then.
+    /// Cuts one page of one file of some volume at a time, with checkpoints now and then, until a cut is
+    /// refused.
     fn cut_until_refused(&mut self) {
         let checkpoint_one_in = 1 + self.random.below(40);
         let mut refused = 0;
@@ -131,7 +133,7 @@ impl FullStore {
             if self.random.once_in(checkpoint_one_in) {
                 self.store.checkpoint().expect("segments");
             }
-            // All that was in them is cut.
+            // All pages of the files are cut.
             if self.lsn > 40_000 {
                 break;
             }
@@ -145,8 +147,8 @@ impl FullStore {
         self.store.apply(&[StoreChange::Punch { object, pages: at..PageNo(at.0 + 1), lsn }])
     }
 
-    /// Leaves one in so many pages of the large file; then cuts single pages beside the clones, until that is
-    /// refused. Nothing is cleaned meanwhile.
+    /// Keeps one in `one_in` pages of the large file, and then cuts single pages beside the clones, until a
+    /// cut is refused. Nothing is cleaned meanwhile.
     fn thin_out(&mut self, one_in: u64) {
         self.thin_out_large(one_in);
         while self.cut_some_page() != Err(StoreError::Full) {
@@ -154,7 +156,7 @@ impl FullStore {
         }
     }
 
-    /// The first of these.
+    /// Keeps one in `one_in` pages of the large file.
     fn thin_out_large(&mut self, one_in: u64) {
         let object = VolumeId::MAIN.object(LARGE, 1);
         for from in (1..self.large_pages).step_by(one_in as usize) {
@@ -172,7 +174,7 @@ impl FullStore {
         self.store.checkpoint_twice()
     }
 
-    /// Deletes all clones in some order, the background's work done now and then, or never.
+    /// Deletes all clones in some order, with background work now and then, or never.
     fn delete_clones(&mut self, crashes: bool) {
         let mut clones: Vec<u32> = (1..=self.clones).collect();
         (1..clones.len()).for_each(|at| clones.swap(at, self.random.below(at as u64 + 1) as usize));
@@ -200,7 +202,7 @@ impl FullStore {
         }
     }
 
-    /// The power is back; recoveries that are cut off come before the one that is not.
+    /// Restores power. Some recoveries are cut off before one completes.
     fn crash(&mut self, error: &StoreError) {
         assert!(self.power.is_lost(), "{error}");
         self.crashes += 1;
@@ -220,7 +222,8 @@ impl FullStore {
         }
     }
 
-    /// No clone is left: files can be deleted, and their space is there for others.
+    /// Asserts, after all clones are deleted, that files can be deleted and that their space can be used
+    /// again.
     fn assert_space_comes_back(&mut self, when: &str) {
         self.power.restore();
         self.tidy().unwrap_or_else(|error| panic!("{when}: {error}"));
@@ -275,7 +278,7 @@ fn dead_space_is_won_after_lives_in_which_the_cleaner_made_a_few_steps() {
     }
 }
 
-/// Moving the rest would take space, and give none.
+/// Moving the remaining pages would take space and free none.
 #[test]
 fn a_segment_of_which_a_page_cannot_be_read_is_left_as_it_is() {
     let mut full = FullStore::filled(1, 1);
@@ -303,7 +306,7 @@ fn wanted() -> std::ops::Range<u64> {
     if let [from, count] = numbers[..] { from..from + count } else { 0..8 }
 }
 
-/// Deletions of volumes that were refused in each of so many stores, and crashes.
+/// Deletes all clones in the stores of each seed. Returns the number of crashes.
 fn delete_all(seeds: impl Iterator<Item = u64>, crashes: bool) -> u64 {
     let mut crashed = 0;
     for seed in seeds {

@@ -98,7 +98,8 @@ fn a_store_that_is_not_open_takes_a_device_that_has_become_larger() {
 fn a_crash_at_any_moment_of_growing_leaves_the_store_whole_and_as_large_as_before_or_after() {
     let (_power, disk, store) = fresh(64, 1);
     let full = fill(&store, 0);
-    // So that the store's old end, where the copy of the superblock was, is not written to by accident only.
+    // The checkpoints free segments, so that the old place of the superblock's copy at the store's old end is
+    // surely written to.
     store.checkpoint_twice().expect("a sound disk");
     drop(store);
     let (mut as_before, mut as_after) = (0, 0);

@@ -32,7 +32,7 @@ fn list(store: &Store, from: u64, to: u64, leaves: usize) -> (Vec<u64>, usize) {
 #[test]
 fn a_listing_is_every_page_once_in_order_however_small_its_pieces() {
     let (_power, disk, store) = fresh(64, 1);
-    // Of no leaf, in one leaf's middle, over the ends of leaves, and far away.
+    // Pages in the middle of a leaf, across the ends of leaves, and far away. Some leaves have none.
     let written: Vec<u64> =
         [0, 5].into_iter().chain(100..300).chain([70_000, 1 << 33, (1 << 35) - 1]).collect();
     let end = 1 << 35;

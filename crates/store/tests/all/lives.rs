@@ -19,7 +19,7 @@ const VOLUMES_MAX: usize = 10;
 /// Recoveries cut off in a row.
 const DEPTH_MAX: u64 = 5;
 
-/// Volumes; of each the pages' page LSNs.
+/// The page LSNs of the pages of each volume.
 type World = BTreeMap<u32, BTreeMap<(u64, u64), u64>>;
 
 fn file(slot: u64) -> ObjectId {
@@ -31,7 +31,7 @@ struct Life {
     disk: Arc<SimDisk>,
     store: Option<Store>,
     now: World,
-    /// With the change that was under way when the power failed.
+    /// The model with the change that was in progress when the power failed.
     maybe: Option<World>,
     next: u32,
     lsn: u64,
@@ -119,12 +119,12 @@ impl Life {
         outcome
     }
 
-    /// Takes reservations for writes to come, one after the other, until no more are given.
+    /// Takes reservations for later writes, one after the other, until one is refused.
     fn reserve(&mut self) -> Result<(), StoreError> {
         let times = if self.random.once_in(20) { 200 } else { self.random.below(10) };
         for _ in 0..times.max(u64::from(self.reserved == 0)) {
             let more = 1 + self.random.below(30);
-            // To the last block that anything may reserve.
+            // Up to the last block that any operation may reserve.
             match self.store().reserve_for_names(more, store::ReservationEstimate::default()) {
                 Ok(()) => self.reserved += more,
                 Err(StoreError::Full) if self.reserved > 0 => break,
@@ -167,7 +167,7 @@ impl Life {
         self.change(after, |store| store.delete_volume(VolumeId(volume), lsn))
     }
 
-    /// Whether all pages are what they should be, from the medium.
+    /// Compares all pages with the model, from the medium.
     fn look(&self) -> Result<(), StoreError> {
         if let Some(wrong) = difference(&self.now, self.store()) {
             assert!(self.power.is_lost(), "{wrong}");
@@ -192,7 +192,7 @@ impl Life {
         }
     }
 
-    /// The store is full: cleaning may help; if not, deleting must be possible, and must help.
+    /// Frees space in a full store. If cleaning does not help, a deletion must succeed and free space.
     fn relieve(&mut self) -> Result<(), StoreError> {
         self.fulls += 1;
         let tidy = |store: &Store| {
@@ -209,7 +209,7 @@ impl Life {
         if self.random.once_in(2) {
             tidy(self.store())?;
         }
-        // Some give back a little only.
+        // Some deletions free only a little space.
         let all = self.random.once_in(3);
         while self
             .store()
@@ -231,8 +231,8 @@ impl Life {
         Ok(())
     }
 
-    /// The power fails; it comes back, and the store is what was acknowledged, or that and the change under
-    /// way.
+    /// Cuts the power. After the recovery the store must have all acknowledged changes, and may have the
+    /// change in progress.
     fn crash(&mut self) -> Result<(), Wrong> {
         self.crashes += 1;
         (self.store, self.reserved) = (None, 0);
@@ -303,7 +303,7 @@ impl Life {
     }
 }
 
-/// How a store differs from what it should be.
+/// The difference between a store and its model.
 fn difference(world: &World, store: &Store) -> Option<Wrong> {
     let volumes: Vec<u32> = store.volumes().into_iter().map(|(volume, _)| volume.0).collect();
     if volumes != world.keys().copied().collect::<Vec<_>>() {
@@ -330,7 +330,7 @@ fn difference(world: &World, store: &Store) -> Option<Wrong> {
     None
 }
 
-/// Lives for some steps; what was wrong, a panic included.
+/// Lives for some steps. Returns the first failure, which may be a panic.
 fn lives(mut life: Life, steps: u64) -> (Life, Option<Wrong>) {
     let outcome = catch_unwind(AssertUnwindSafe(|| life.live(steps)));
     let wrong = match outcome {
@@ -373,7 +373,7 @@ fn volumes_in_full_stores_with_cleaning_and_crashes_in_crashes_hold_what_they_sh
 mod planted {
     use super::*;
 
-    /// Sees `bug` found from every seed within so many steps.
+    /// Asserts that every seed finds `bug` within so many steps.
     #[track_caller]
     fn is_found_within(bound: u64, bug: StoreBug) {
         for seed in 0..3 {

@@ -27,7 +27,7 @@ fn write(store: &Store, object: ObjectId, numbers: impl Iterator<Item = u64>, pa
     }
 }
 
-/// Of a file every fourth page was written again, one after the other.
+/// A store with a file of which every fourth page was overwritten, one after the other.
 fn quarter_dead() -> (Arc<SimDisk>, Store) {
     let (_power, disk, store) = fresh(1500, 1);
     write(&store, FILE, 0..PAGES, 1);
@@ -36,8 +36,8 @@ fn quarter_dead() -> (Arc<SimDisk>, Store) {
     (disk, store)
 }
 
-/// One round; how many segments it has emptied, and how many nodes it has visited and read, and whether it
-/// walked.
+/// Cleans for one round. Returns the number of emptied segments, the number of nodes visited and read, and
+/// whether the round walked the map.
 fn round(store: &Store) -> (u64, u64, bool) {
     let before = store.counters();
     loop {
@@ -64,7 +64,7 @@ fn a_round_reads_the_leaves_of_its_victims_only_where_no_block_is_shared() {
     for number in 0..5 {
         let (emptied, nodes, walked) = round(&store);
         assert!(emptied > 10 && !walked, "round {number}: {emptied} emptied, walked: {walked}");
-        // Each victim has parts of two leaves, and there are some above them.
+        // Each victim has pages of two leaves. Some inner nodes lie above them.
         assert!(nodes < leaves, "round {number}: {nodes} nodes for {emptied} segments, {leaves} leaves");
         store.checkpoint_twice().expect("a sound disk");
     }
@@ -100,7 +100,7 @@ fn pages_of_metadata_are_looked_up_in_the_volumes_arenas() {
 fn what_a_clone_shares_takes_a_walk_and_what_was_written_since_does_not() {
     let (_disk, store) = quarter_dead();
     store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(60_000)).expect("space");
-    // All leaves are copied by that.
+    // These writes copy all leaves.
     write(&store, FILE, (1..PAGES).step_by(50), 70_000);
     store.checkpoint_twice().expect("a sound disk");
     let mut walked = false;
@@ -130,7 +130,7 @@ fn a_block_that_is_shared_while_its_segment_is_cleaned_stays_until_a_walk_has_fo
         for _ in 0..steps {
             assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
         }
-        // Another number of pages apart, so that pages are shared one by one.
+        // The distances differ, so that pages are shared one by one.
         let transfer =
             PageTransfer { from: FILE, first: PageNo(0), end: PageNo(PAGES), to: copy, at: PageNo(1) };
         store.apply(&[StoreChange::Clone { transfer, lsn: Lsn(90_000) }]).expect("space");
@@ -154,7 +154,7 @@ fn a_block_that_is_shared_while_its_segment_is_cleaned_stays_until_a_walk_has_fo
     }
 }
 
-/// Cleans until nothing is worth it.
+/// Cleans until no segment is worth it.
 fn clean_all(store: &Store) {
     loop {
         match store.clean_step().expect("a sound disk") {
@@ -168,7 +168,8 @@ fn clean_all(store: &Store) {
     store.checkpoint_twice().expect("a sound disk");
 }
 
-/// Half of what is live lost its last holder with a clone, which only a walk finds out.
+/// A store in which half of the counted blocks lost their last reference with a deleted clone. Only a walk
+/// can find that.
 fn with_counts_too_high() -> (Arc<SimDisk>, Store) {
     let (_power, disk, store) = fresh_of(128, 300, 1);
     write(&store, FILE, 0..PAGES, 1);
@@ -182,7 +183,7 @@ fn with_counts_too_high() -> (Arc<SimDisk>, Store) {
 }
 
 fn assert_found_out(store: &Store) {
-    // Something else to clean, of which no block is shared.
+    // Another file to clean, without shared blocks.
     let other = VolumeId::MAIN.object(8, 1);
     write(store, other, 0..6000, 60_000);
     write(store, other, (0..6000).step_by(2), 70_000);

@@ -94,7 +94,7 @@ fn an_old_cut_leaves_newer_pages_alone_and_a_deletion_none() {
     assert_eq!(store.page_lsn(object, PageNo(2)), Ok(None));
     assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Lsn(30))));
     assert_eq!(store.newest_lsn(), Lsn(30));
-    // Large or small, and as new as the punch.
+    // Many pages or few, with the LSN of the punch.
     let many: Vec<StoreChange> = (200..300).map(|number| write(number, 30)).collect();
     store.apply(&many).expect("space");
     store.apply(&[cut(30)]).expect("space");
@@ -142,8 +142,8 @@ fn what_is_left_behind_is_durable_and_changes_nothing_else() {
     assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Lsn(10))));
 }
 
-/// Clones, moves and punches of ranges, replayed after everything is stored, as a buffer replays them that
-/// still has them after a crash.
+/// Clones, moves and punches of ranges, replayed after everything is stored, as a buffer that still has them
+/// replays them after a crash.
 #[test]
 fn what_an_object_has_had_is_not_made_again() {
     let (_power, _disk, store) = fresh(64, 1);

@@ -1,4 +1,5 @@
-//! Each live block of data has an owner in its segment, wherever the cleaner moved it: `check` compares them with the map.
+//! Each live block of data has an owner in the summary of its segment, also after the cleaner moved the
+//! block. `check` compares owners with the map.
 
 use crate::common::*;
 use device::{Block, Lsn, ObjectId, PageNo, SeededRng};
@@ -10,7 +11,7 @@ use store::{CleaningOutcome, Store, StoreFinding, VolumeId, VolumeMode};
 const LIST: &[u8; 8] = b"weir.own";
 const CHUNK: &[u8; 8] = b"weir.log";
 
-/// Works, clones and cleans, with crashes; most of what lives was moved, some of it several times.
+/// Works, clones and cleans, with crashes. Most live blocks were moved, some of them several times.
 fn lived(seed: u64, segments: u64, steps: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Model) {
     let (power, disk, mut store) = fresh(segments, seed);
     let (mut model, mut work, mut dice) = (Model::default(), Work::new(seed), SeededRng::new(seed));
@@ -76,7 +77,7 @@ fn every_live_block_of_data_has_its_owner_after_lives_of_cleaning_clones_and_cra
     }
 }
 
-/// Damages each head of a kind in turn; how many blocks lost their owners.
+/// Damages each head of a kind in turn. Returns how many blocks lost their owners.
 fn damage_each(disk: &SimDisk, model: &Model, magic: &[u8; 8]) -> u64 {
     let (mut random, mut lost) = (SeededRng::new(1), 0);
     for at in heads(disk, magic) {

@@ -1,4 +1,4 @@
-//! Each planted bug is noticed by the tests' own means, and nothing is without one.
+//! The tests find each planted bug, and find nothing without one.
 
 use crate::common::*;
 use device::{Incarnation, SeededRng};
@@ -37,7 +37,7 @@ impl Life {
         self.bug.into_iter().for_each(|bug| self.store.plant(bug));
     }
 
-    /// One step; what is wrong after it, if anything is.
+    /// Does one step. Returns the problem after it, if there is one.
     fn step(&mut self) -> Option<String> {
         let failed = |error: store::StoreError| Some(error.to_string());
         let vector = match self.work.vector_for(&self.model, &self.store) {
@@ -46,7 +46,7 @@ impl Life {
         };
         match apply_with_cleaning(&self.store, &vector) {
             Ok(()) => self.model.apply(&vector),
-            // Nothing of it was done: it may change more than so small a store has space for.
+            // The vector was refused as a whole: so small a store may not have space for it.
             Err(error) if error.is_full() => {}
             Err(error) => return failed(error),
         }
@@ -89,7 +89,7 @@ impl Life {
     }
 }
 
-/// Lives on until something is wrong: what, and after how many steps.
+/// Lives until a problem appears. Returns the number of steps, and the problem.
 fn noticed(bug: Option<StoreBug>) -> Option<(u64, String)> {
     let mut steps = 0;
     for seed in 0..20 {
@@ -104,7 +104,7 @@ fn noticed(bug: Option<StoreBug>) -> Option<(u64, String)> {
     None
 }
 
-/// Sees `bug` noticed within so many steps.
+/// Asserts that `bug` is found within so many steps.
 #[track_caller]
 fn assert_noticed(bug: StoreBug, within: u64) {
     let Some((steps, wrong)) = noticed(Some(bug)) else { panic!("{bug:?} goes unnoticed") };

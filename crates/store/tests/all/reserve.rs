@@ -1,6 +1,6 @@
-//! Whatever happens, the store finds the segments that it needs to open, to checkpoint, to delete and to
-//! clean: decision 0018. Each state is built directly, and each cycle would take a segment for good if it
-//! could.
+//! The store always finds the segments that it needs to open, to checkpoint, to delete and to clean: decision
+//! 0018. The tests build each state directly, and repeat cycles that would use up a segment each if the store
+//! leaked any.
 
 use crate::common::*;
 use device::{
@@ -11,17 +11,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use store::{ReservationEstimate, Store, StoreChange, StoreError, VolumeId, VolumeMode};
 
-/// Files of which the store holds pages; each page of each may be overwritten.
+/// Files in the store. Each of their pages may be overwritten.
 const FILES: u64 = 8;
 const PAGES: u64 = 160;
-/// Far more often than there are segments.
+/// Cycles: far more than segments.
 const CYCLES: u64 = 300;
 
 fn file(slot: u64) -> ObjectId {
     VolumeId::MAIN.object(slot, 1)
 }
 
-/// To one of so many files: the pages of the first one are metadata.
+/// A write to one of `files` files. The pages of the first file are metadata.
 fn write_below(files: u64, random: &mut SeededRng, page_lsn: u64) -> StoreChange {
     let (slot, number) = (random.below(files), random.below(PAGES * FILES / files));
     StoreChange::Write {
@@ -47,7 +47,7 @@ impl Full {
         Full::of(FILES, seed)
     }
 
-    /// With so many files.
+    /// A full store with `files` files.
     fn of(files: u64, seed: u64) -> Full {
         let (power, disk, store) = fresh(120, seed);
         let mut full = Full { power, disk, store, random: SeededRng::new(seed), page_lsn: 0, files };
@@ -60,8 +60,8 @@ impl Full {
         write_below(self.files, &mut self.random, self.page_lsn)
     }
 
-    /// Until a writer finds no segment; every other one until nothing can be reserved, however much is
-    /// cleaned.
+    /// Writes until a writer finds no segment. Every other store is filled until no page can be reserved even
+    /// after cleaning.
     fn fill(&mut self) {
         while self.write() == Ok(()) {}
         if self.random.once_in(2) {
@@ -74,7 +74,7 @@ impl Full {
         }
     }
 
-    /// One page, as the cache does it: reserved first.
+    /// Writes one page as the cache does, with a reservation.
     fn write(&mut self) -> Result<(), StoreError> {
         self.store.reserve(1, ReservationEstimate::default())?;
         let change = self.next();
@@ -89,7 +89,7 @@ impl Full {
         self.power.restore();
     }
 
-    /// Everything that must go on does.
+    /// Asserts that all operations that a full store must support succeed.
     fn assert_lives(mut self, when: &str) {
         self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
         self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
@@ -220,7 +220,7 @@ fn copies_that_fail_again_and_again_never_use_up_a_full_store() {
     }
 }
 
-/// A disk on which writes of checkpoint roots fail, though they arrive.
+/// A disk on which writes of checkpoint roots report an error although they succeed.
 struct Rootless {
     /// Roots that fail, from now on.
     fails: AtomicU64,
@@ -264,7 +264,7 @@ fn roots_that_fail_again_and_again_never_use_up_a_full_store_and_may_be_what_a_c
     }
 }
 
-/// A file of which each clone has changed each leaf, so that what they share is held by a node of each.
+/// Leaves of a file. Each clone has changed each leaf, so a node of each clone refers to the shared pages.
 const LEAVES: u64 = 32;
 const CLONES: u32 = 60;
 
@@ -283,7 +283,7 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
             bytes: page(page_lsn),
             page_lsn: Lsn(page_lsn),
         };
-        // Pages that are shared, among others that go.
+        // Shared pages, among pages that will be removed.
         let mut shared: Vec<u64> = (0..LEAVES * 8).map(|number| number / 8 * 128 + number % 8).collect();
         (1..shared.len()).for_each(|at| shared.swap(at, random.below(at as u64 + 1) as usize));
         for (number, at) in shared.into_iter().zip(0..) {
@@ -312,7 +312,7 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
             }
             store.clean_round().expect("no faults");
             store.checkpoint_twice().expect("from every state there are enough segments");
-            // Some of what was written last goes, so that there is something to gain.
+            // Some of the newest pages are removed, so that cleaning can gain space.
             let at = random.below(number / 64) * 64;
             let cut =
                 StoreChange::Punch { object: file(2), pages: PageNo(at)..PageNo(at + 24), lsn: Lsn(next()) };

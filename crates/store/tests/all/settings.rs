@@ -1,4 +1,5 @@
-//! Settings that are changed while the store is in use, on disks that fail: what was refused is not found after a crash.
+//! Settings that are changed while the store is in use, on disks that fail: a refused setting is not found
+//! after a crash.
 
 use crate::common::*;
 use device::{Block, Device, Lsn, PageNo};
@@ -37,7 +38,7 @@ fn after_a_crash(
     (disk, order)
 }
 
-/// Without the newer root.
+/// The setting that the store finds without the newer root.
 fn from_the_older_root(disk: &SimDisk) -> Option<DataMode> {
     let generation = |at: u64| {
         let mut root = device::pages(1);

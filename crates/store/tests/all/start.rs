@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use store::{Store, StoreChange, VolumeMode};
 
-/// 8 MiB: one log extent, and as much is read at once without an index.
+/// Blocks of a log extent: 8 MiB. Without an index, as much is read at once.
 const BLOCKS: u64 = 2048;
 const SEGMENTS: u64 = 64;
 const FILE: ObjectId = VolumeId::MAIN.object(3, 1);
@@ -20,7 +20,7 @@ const FILE: ObjectId = VolumeId::MAIN.object(3, 1);
 /// the log's end and the proof of it, and the map nodes that the log changes, some for each level.
 const OTHERS: u64 = 12;
 
-/// A disk whose reads are counted, some of which may be wrong.
+/// A disk that counts reads, and returns wrong bytes for some.
 #[derive(Default)]
 struct Counted {
     reads: AtomicU64,

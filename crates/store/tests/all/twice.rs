@@ -1,4 +1,4 @@
-//! Metadata is there twice: no block of it that is damaged or unreadable loses anything, and none stays so.
+//! Metadata is mirrored: a damaged or unreadable block of it loses no data, and is repaired.
 
 use crate::common::*;
 use device::{BLOCK_BYTES, Block, Device, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng};
@@ -113,8 +113,7 @@ fn stream_blocks(disk: &SimDisk) -> Vec<Block> {
     blocks
 }
 
-/// All blocks of nodes, of the node table and of the tables' streams, also those that nothing refers to any
-/// more.
+/// All blocks of nodes, of the node table and of the tables' streams, including unreferenced ones.
 fn metadata(disk: &SimDisk) -> Vec<Block> {
     let mut blocks = stream_blocks(disk);
     let tagged = |at: &Block| disk.begins_with(*at, b"weir.nod") || disk.begins_with(*at, b"weir.tab");
@@ -141,8 +140,9 @@ fn scrub(store: &Store) -> u64 {
     }
 }
 
-/// Damages blocks at rest, opens, reads, begins, reads and scrubs. What is wrong, if anything is; else
-/// whether they were in use, and how many were repaired and not just given up when the incarnation began.
+/// Damages blocks at rest, opens, reads, begins, reads and scrubs. Returns whether the blocks were in use,
+/// and how many were repaired and not just abandoned when the incarnation began. The error is the first
+/// problem.
 fn at_rest(busy: &Busy, blocks: &[Block], damage: BlockDamage) -> Result<(bool, u64), String> {
     let disk = busy.fork(7);
     blocks.iter().for_each(|&at| disk.damage(at, damage));
@@ -166,8 +166,8 @@ fn at_rest(busy: &Busy, blocks: &[Block], damage: BlockDamage) -> Result<(bool, 
     busy.missing(&again).map_or(Ok(told), Err)
 }
 
-/// Damages the `index`th block of metadata while a store is open, and reads all. What is wrong, if anything
-/// is; else whether there are as many.
+/// Damages the `index`th block of metadata while a store is open, and reads all. Returns whether there are as
+/// many blocks. The error is the first problem.
 fn while_open(busy: &Busy, index: usize, damage: BlockDamage) -> Result<bool, String> {
     let disk = busy.fork(8);
     let store = mount(&disk).map_err(|error| format!("refused: {error}"))?;
@@ -175,7 +175,7 @@ fn while_open(busy: &Busy, index: usize, damage: BlockDamage) -> Result<bool, St
     damaged_while_open(busy, (&disk, store), at, damage).map(|()| true)
 }
 
-/// Damages a block while a store is open, and reads all. What is wrong, if anything is.
+/// Damages a block while a store is open, and reads all. The error is the first problem.
 fn damaged_while_open(
     busy: &Busy,
     (disk, store): (&Arc<SimDisk>, Store),
@@ -230,7 +230,7 @@ fn any_block_of_metadata_that_is_damaged_while_a_store_is_open_loses_nothing_and
     }
 }
 
-/// Loses each segment of metadata as a whole. What is wrong, if anything is.
+/// Loses each segment of metadata as a whole. The error is the first problem.
 fn without_a_segment(busy: &Busy) -> Result<usize, String> {
     let mut segments: BTreeMap<u64, Vec<Block>> = BTreeMap::new();
     metadata(&busy.disk).into_iter().for_each(|at| segments.entry(segment(at)).or_default().push(at));
@@ -259,7 +259,7 @@ fn of_two_damaged_blocks_all_is_there_or_an_error_names_the_place_and_there_are_
         let mut random = SeededRng::new(seed);
         for case in 0..400 {
             let one = blocks[random.below(blocks.len() as u64) as usize];
-            // In every second case its copy.
+            // In every second case, damage the copy, too.
             let same = |at: &&Block| **at != one && read(&busy.disk, **at) == read(&busy.disk, one);
             let copy = blocks.iter().find(same).filter(|_| case % 2 == 0);
             let other = copy.copied().unwrap_or(blocks[random.below(blocks.len() as u64) as usize]);
@@ -273,7 +273,7 @@ fn of_two_damaged_blocks_all_is_there_or_an_error_names_the_place_and_there_are_
                 Ok(store) => store,
                 Err(error) => {
                     assert!(error.to_string().contains("block"), "{when}: {error}");
-                    // Without the tree of volumes there is nothing; it has one leaf here.
+                    // Nothing can be read without the tree of volumes, which has one leaf here.
                     let is_of_volumes = |at: &Block| read(&busy.disk, *at).0[NODE_KIND] == KIND_VOLUMES;
                     let is_node = |at: &Block| busy.disk.begins_with(*at, b"weir.nod") && !is_of_volumes(at);
                     assert!(![one, other].iter().any(is_node), "{when}: nodes refuse nothing: {error}");
@@ -326,7 +326,7 @@ struct Arena {
     busy: Busy,
     /// The stamps that were written to slot 0, without those of the last vector.
     stamps: BTreeSet<u64>,
-    /// The blocks that hold it, two for each.
+    /// The blocks that hold each stamp, two or more.
     blocks: BTreeMap<u64, Vec<Block>>,
 }
 
@@ -350,7 +350,7 @@ impl Arena {
             stamps.extend(metadata_of(&vector));
             match step {
                 8 | 18 | 30 => store.checkpoint().expect("a checkpoint"),
-                // Some of it lies where the cleaner moved it.
+                // The cleaner moves some of the metadata.
                 12 => drop(store.clean_round().expect("cleaning")),
                 24 => {
                     let lsn = Lsn(work.lsn);
@@ -394,7 +394,7 @@ fn each_page_of_metadata_is_written_to_the_same_place_of_two_segments() {
         for (stamp, blocks) in &arena.blocks {
             let offset = |at: &Block| (at.0 - 3) % u64::from(SEGMENT);
             let segment = |at: &Block| (at.0 - 3) / u64::from(SEGMENT);
-            // Moved: four.
+            // Two blocks, or four if the page was moved.
             assert!(blocks.len() % 2 == 0, "{stamp}: {blocks:?}");
             let has_twin = |one: &Block| {
                 blocks.iter().any(|other| offset(one) == offset(other) && segment(one) != segment(other))
@@ -465,7 +465,7 @@ fn pages_of_the_arena_are_read_from_their_copies_by_who_reads_many_too() {
     let arena = Arena::new(6);
     let disk = arena.busy.fork(10);
     let store = mount(&disk).expect("a sound store");
-    // All first ones: those that lie lower may be the copies.
+    // The first blocks of all pairs. The lower one of a pair may be the copy.
     let firsts: BTreeSet<Block> = arena.blocks.values().map(|blocks| blocks[0]).collect();
     firsts.iter().for_each(|&at| disk.damage(at, BlockDamage::Rot(99)));
     let (generation, held) = &arena.busy.model.objects[&0];
@@ -503,7 +503,8 @@ fn a_page_of_the_arena_that_is_lost_in_both_copies_is_an_error_with_its_place_an
     assert!(errors > 30, "{errors} errors: the test tests little");
 }
 
-/// How many pages are errors: those that hold `stamp`, and each names one of `blocks`.
+/// The number of pages that cannot be read. Only pages with this stamp may fail, and each error must name one
+/// of `blocks`.
 fn lost_only(busy: &Busy, store: &Store, stamp_lost: u64, blocks: &[Block]) -> Result<u64, String> {
     let mut errors = 0;
     for (volume, model) in [(VolumeId::MAIN, &busy.model), (CLONE, &busy.cloned)] {
@@ -529,7 +530,7 @@ fn lost_only(busy: &Busy, store: &Store, stamp_lost: u64, blocks: &[Block]) -> R
     }
     let found = findings(store);
     let is_told = found.iter().any(|one| one.page.is_some() && one.object.is_some());
-    // Something deleted may hold it still.
+    // A deleted object may still hold the block.
     if is_told || errors == 0 { Ok(errors) } else { Err(format!("{errors} errors, and {found:?}")) }
 }
 
@@ -555,8 +556,8 @@ fn the_cleaner_moves_a_page_of_the_arena_of_which_one_copy_is_damaged_to_a_pair(
     assert!(moved > 100, "{moved} pages were moved");
 }
 
-/// Applies a vector with pages of metadata and of data, with the power cut at each write and flush. What is
-/// wrong, if anything is; else how often all of it was there and how often nothing.
+/// Applies a vector with pages of metadata and of data, with the power cut at each write and flush. Returns
+/// how often the whole vector survived, and how often nothing of it. The error is the first problem.
 fn torn_vectors(seed: u64) -> Result<(u64, u64), String> {
     let (_power, disk, store) = fresh(100, seed);
     let write = |slot, number, page_lsn: u64| StoreChange::Write {
@@ -570,7 +571,7 @@ fn torn_vectors(seed: u64) -> Result<(u64, u64), String> {
     drop(store);
     let mut model = Model::default();
     model.apply(&old);
-    // More than a pair holds, in two chunks or more, some with data.
+    // More pages than a pair holds, in two chunks or more, in some seeds with data.
     let data = if seed.is_multiple_of(2) { 12 } else { 0 };
     let new: Vec<StoreChange> = (0..20)
         .map(|number| write(0, number, 100 + number))
@@ -644,7 +645,7 @@ fn pages_of_metadata_that_only_a_cache_has_are_written_again_by_the_start_that_r
         disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
         store.apply(&vector).expect_err("its flush fails");
         disk.set_faults(DiskFaults::default());
-        // The process ends, and another one comes. The power stays.
+        // The process ends and another one starts, without a power cut.
         drop(store);
         let store = mount(&disk).expect("it opens");
         if model.difference(&store).is_some() {

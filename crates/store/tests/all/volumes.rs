@@ -77,14 +77,14 @@ fn what_cannot_be_cloned_changed_or_deleted_is_refused_with_nothing_changed() {
     assert_eq!(findings(&store), []);
 }
 
-/// Volumes that a random life changes, clones and deletes, with what each should hold.
+/// Volumes that a random life changes, clones and deletes, with a model of each.
 struct Life {
     power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
     store: Store,
     volumes: BTreeMap<u32, BTreeMap<u64, u64>>,
     next: u32,
-    /// As many at most.
+    /// The most volumes.
     most: usize,
     /// Steps from crash to crash, on average.
     steps_per_crash: u64,
@@ -126,7 +126,7 @@ impl Life {
         all[self.random.below(all.len() as u64) as usize]
     }
 
-    /// One change; each is acknowledged, so all of it must be there from now on.
+    /// Does one change. It is acknowledged, so it must survive from now on.
     fn change(&mut self) -> Result<(), StoreError> {
         self.lsn += 1;
         let (volume, lsn) = (self.some_volume(), Lsn(self.lsn));
@@ -223,7 +223,7 @@ impl Life {
         findings(&self.store).first().map(|finding| finding.to_string())
     }
 
-    /// Lives for some steps; what was wrong, if anything was.
+    /// Lives for some steps. Returns the first problem, if there is one.
     fn live(&mut self, steps: u64) -> Option<String> {
         for step in 0..steps {
             #[cfg(feature = "planted-bugs")]
@@ -334,7 +334,7 @@ fn a_leaked_node_is_noticed_and_repaired() {
     });
     let (life, wrong) = life.expect("the bug is noticed");
     println!("{wrong}");
-    // Opened anew, the store has no bug any more, and what the bug left.
+    // Opened again, the store has no bug, but still the damage that the bug caused.
     let Life { disk, store, volumes, .. } = life;
     store.checkpoint().expect("a checkpoint");
     drop(store);
@@ -547,7 +547,7 @@ fn usage_tells_what_each_volume_takes_alone_and_shares() {
     store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(400)).expect("space");
     store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::Writable, Lsn(401)).expect("space");
     assert_eq!(of(&store), (300, 0, vec![(0, 300); 3]));
-    // Seven pages of the first leaf, and one that there was not.
+    // Seven pages of the first leaf, and a new page.
     for number in (0..7).chain([500]) {
         store.apply(&[write(FILE.in_volume(VolumeId(1)), number, 500 + number)]).expect("space");
     }

@@ -1,4 +1,4 @@
-//! Threads that flush one device: who is told that it went well finds its write durable.
+//! Threads that flush one device: a thread whose flush succeeds finds its write durable.
 
 use crate::flusher::{DeviceFlusher, FailedFlushes};
 use crate::{check, failure};
@@ -22,7 +22,8 @@ pub(crate) const TESTS: [(&str, fn()); 2] = [
 const THREADS: u64 = 3;
 const WRITES_EACH: u64 = 2;
 
-/// A device as Linux has it: a failed flush drops what is pending and tells one caller; the next one succeeds.
+/// A device with the behaviour of Linux: a failed flush drops pending writes and fails for one caller. The
+/// next flush succeeds.
 #[derive(Default)]
 struct Drive(Mutex<Cache>);
 
@@ -59,7 +60,7 @@ trait Counter: Default + Send + Sync + 'static {
 
     fn before(&self) -> Self::Before;
 
-    /// Whether what was written since `before` is durable.
+    /// Whether the writes since `before` are durable.
     fn flush(&self, before: Self::Before, drive: &Drive) -> bool;
 }
 
@@ -75,7 +76,7 @@ impl Counter for DeviceFlusher {
     }
 }
 
-/// The wrong way: another flush fits between one that fails and its count.
+/// The wrong way: another flush may run between a failed flush and its count.
 #[derive(Default)]
 struct TwoSteps(AtomicU64);
 

@@ -1,5 +1,5 @@
-//! Readers look a page up under the map's lock and read it without, while a writer makes its segment free and
-//! fills it anew.
+//! Readers look a page up under the map's lock, and read it without the lock, while a writer frees and
+//! refills its segment.
 
 use crate::change::StoreChange;
 use crate::shared::{PageRead, StoredPage};
@@ -26,10 +26,10 @@ pub(crate) const TESTS: [(&str, fn()); 2] = [
 
 const OBJECT: ObjectId = VolumeId::MAIN.object(1, 1);
 const READERS: usize = 2;
-/// The smallest segments, and some more than the fewest of them.
+/// Segments of the smallest size. The store has a few more than the smallest number of them.
 const SEGMENT_BLOCKS: u32 = 16;
 const BLOCKS: u64 = 56 * SEGMENT_BLOCKS as u64;
-/// A read may take as long as all that the writer does.
+/// The slowest read takes as long as all the writer's work.
 const SLOWEST: u32 = 600;
 
 /// A disk with slow reads, during which other threads continue.
@@ -79,7 +79,7 @@ fn pinned(store: &Store, want: &mut PageRead) {
     store.read(std::slice::from_mut(want));
 }
 
-/// The wrong way: nothing holds the segment while its block is read.
+/// The wrong way: the segment is not pinned while its block is read.
 fn unpinned(store: &Store, want: &mut PageRead) {
     let placed = store.shared.locate_and_pin(std::slice::from_mut(want));
     let page_lsn = placed[0].located.page.page_lsn;

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Mounts the sandbox's store, which must fail, saying `part`, without changing a byte.
+/// Mounts the sandbox's store. The mount must fail with a message that contains `part`, and change no byte.
 #[track_caller]
 fn mount_fails(sandbox: &Sandbox, part: &str) {
     if !can_mount() {
@@ -121,12 +121,12 @@ fn a_damaged_copy_of_the_superblock_is_found_by_check_and_repaired() {
     assert!(fs::read(&store).expect("it")[last * 4096..][..4096] == blocks[..4096]);
 }
 
-/// The checksum of a block that carries it at `at`: over everything else.
+/// The checksum of a block that holds it at `at`, over all other bytes.
 fn without_its_place(block: &[u8], at: usize) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&block[..at]), &block[at + 4..])
 }
 
-/// The checksum of a block that carries it at `at`: as if zeros were there.
+/// The checksum of a block that holds it at `at`, with zeros in that place.
 fn with_zeros_in_its_place(block: &[u8], at: usize) -> u32 {
     crc32c::crc32c(&[&block[..at], &[0; 4], &block[at + 4..]].concat())
 }
@@ -144,8 +144,7 @@ const STORE: Versioned =
 const BUFFER: Versioned =
     Versioned { name: "buffer", version_at: 12, checksum_at: 8, checksum: without_its_place };
 
-/// Makes the medium one of another version, with a checksum that is right: what another weir would leave
-/// there.
+/// Changes the medium's format version, with a correct checksum, as another version of weir would.
 fn make_version(directory: &Path, medium: &Versioned, version: u8) {
     let Versioned { name, version_at, checksum_at, checksum } = *medium;
     let path = &directory.join(name);
@@ -333,7 +332,7 @@ fn a_device_that_returns_errors_is_reported_and_left_alone() {
     }
     let sandbox = Sandbox::formatted();
     let before = Bytes::below(&sandbox.store());
-    // The daemon runs in this shell: what it says comes through a pipe, which has no limit.
+    // The daemon runs in this shell. Its messages go through a pipe, to which the limit does not apply.
     let mut mount = failing_after(0);
     let said = fails(mount.args(["mount", "--foreground"]).arg(sandbox.store()).arg(sandbox.mount_point()));
     assert_says(&said, "File too large");

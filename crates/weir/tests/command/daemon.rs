@@ -20,7 +20,7 @@ impl Background {
     fn by(script: &str, sandbox: &Sandbox) -> Background {
         let mut shell = Command::new("timeout");
         shell.args(["60", "bash", "-c", script, "bash", env!("CARGO_BIN_EXE_weir"), "mount"]);
-        // Relative paths: the daemon does not stay where it was started.
+        // Relative paths: the daemon changes its working directory.
         shell.args(["media", "mnt"]).current_dir(sandbox.path(""));
         let output = shell.output().expect("a shell");
         let mounted = is_mounted(&sandbox.mount_point());
@@ -146,7 +146,7 @@ fn a_daemon_that_is_stopped_is_named_within_seconds() {
     mounted.unmount();
 }
 
-/// How many have connected to the daemon of the mount of `device`.
+/// The number of clients of the daemon of the mount of `device`.
 fn clients_of(device: u64) -> usize {
     let name = format!("@weir/{}:{}/", rustix::fs::major(device), rustix::fs::minor(device));
     let table = fs::read_to_string("/proc/net/unix").expect("a table");
@@ -261,7 +261,7 @@ fn an_unmount_that_waits_for_an_overlay_says_so_and_ends_with_it() {
     let mut unmount =
         weir().arg("unmount").arg(mounted.dir()).stderr(Stdio::piped()).spawn().expect("it starts");
     let said = BufReader::new(unmount.stderr.take().expect("piped")).lines();
-    // It says something each second.
+    // The command prints a line each second.
     let told = said.map_while(Result::ok).take(20).any(|line| line.contains("still used elsewhere"));
     succeeds(Command::new("umount").arg(sandbox.path("over")));
     assert!(told, "it did not say what it waits for");

@@ -9,16 +9,18 @@ use std::time::Duration;
 
 const BLOCK: usize = 4096;
 
-/// Streams that are cut short until one loses something.
+/// The most streams that are cut short until one loses data.
 const ATTEMPTS: u64 = 40;
 
-/// How the names of files begin that only the volume `work` has.
+/// The start of the names of files that only the volume `work` has.
 const NAME: &str = "only-in-work-";
 
-/// How a directory's block of names begins that is a page of its own: its level, and the logarithm of its size.
+/// The first bytes of a directory's block of names that fills a page: its level, and the logarithm of its
+/// size.
 const PAGE_OF_NAMES: [u8; 2] = [0, 12];
 
-/// Where the store has metadata of `work` that nothing changes any more: one byte of each page of names, and of each of its copies.
+/// The places of `work`'s metadata in the store, which does not change any more: one byte of each page of
+/// names, and of each copy.
 fn metadata_of_work(store: &Path) -> Vec<u64> {
     let bytes = fs::read(store.join("store")).expect("the store");
     let place = |(number, block): (usize, &[u8])| {
@@ -93,7 +95,7 @@ fn keeps_no_other_from_being_mounted_and_what_was_lost_in_it_is_remembered() {
     });
     let of_work = damaged.expect("no stream lost anything");
 
-    // Many times what the log holds.
+    // Many times the size of the log.
     let mounted = sandbox.mount();
     assert_says(&mounted.messages(), "volume work cannot be mounted");
     for round in 0..200 {

@@ -1,12 +1,12 @@
-//! A store finds its buffer: where it was last, beside itself, on a block device; never another one, and none
-//! of two.
+//! weir finds a store's buffer in its last place, beside the store, or on a block device. It takes no other
+//! buffer, and refuses to choose between two.
 
 use crate::common::{Bytes, Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A store and a buffer that are files in places of their own.
+/// A store and a buffer that are files in two directories.
 fn apart(sandbox: &Sandbox) -> (PathBuf, PathBuf) {
     let (store, buffer) = (sandbox.path("slow"), sandbox.path("fast"));
     [&store, &buffer].iter().for_each(|directory| fs::create_dir(directory).expect("a directory"));
@@ -22,7 +22,7 @@ fn check(store: &Path) -> Command {
     command
 }
 
-/// `weir check` cannot begin: what it says.
+/// The output of `weir check`, which cannot begin.
 #[track_caller]
 fn not_checked(store: &Path) -> String {
     let output = check(store).output().expect("it runs");
@@ -76,7 +76,7 @@ fn a_directory_that_is_renamed_or_copied_has_its_own_buffer() {
     for store in [&renamed, &copied, &copied.join("store")] {
         succeeds(&mut check(store));
     }
-    // Without its own it does not take the other's.
+    // A store without its buffer does not take that of the other store.
     fs::remove_file(copied.join("buffer")).expect("removed");
     assert_says(&not_checked(&copied), "the buffer is missing");
 }
@@ -94,7 +94,7 @@ fn of_two_media_that_say_to_be_the_buffer_none_is_taken() {
     }
     before.assert_unchanged(&sandbox.path("slow"));
     succeeds(weir().args(["check", "--buffer"]).args([&buffer, &store]));
-    // A link to the same one is no second one.
+    // A link to the same buffer does not count as a second buffer.
     fs::remove_file(&copy).expect("removed");
     std::os::unix::fs::symlink(&buffer, &copy).expect("a link");
     succeeds(&mut check(&store));
@@ -162,7 +162,7 @@ fn a_buffer_on_a_block_device_that_has_another_name_now_is_found_by_its_identity
     fs::copy(&moved, &copy).expect("a copy");
     drop(device);
     let (Some(one), Some(other)) = (Loop::of(&moved), Loop::of(&copy)) else { return };
-    // The one that it had last may have got its name again.
+    // The buffer's last device may have got its name again.
     let said = check(&store).output().expect("it runs");
     if !said.status.success() {
         let said = String::from_utf8_lossy(&said.stderr).into_owned();

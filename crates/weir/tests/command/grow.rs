@@ -1,4 +1,4 @@
-//! `weir grow`: a full store gets larger under the programs that fill it, and one that is not mounted; and a buffer.
+//! `weir grow` enlarges a full store while programs fill it, an unmounted store, and a buffer.
 
 use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
 use serde_json::Value;
@@ -20,7 +20,7 @@ fn total_bytes(dir: &Path) -> u64 {
     stat.f_blocks * stat.f_frsize
 }
 
-/// Writes a MiB at a time until there is no space, or there are so many in all.
+/// Writes a MiB at a time until there is no space, or the file has `most` MiB.
 fn fill(file: &mut File, most: u64) -> u64 {
     let mut written = file.metadata().expect("a file").len() / MIB;
     while written < most {
@@ -91,7 +91,7 @@ fn a_buffer_grows_under_a_mount_and_what_it_took_since_is_there_after_a_kill() {
     assert_says(&fails(&mut grow_buffer(&store, "64MiB")), "only a mounted store can enlarge its buffer");
     let mounted = sandbox.mount();
     let mut file = File::create(mounted.path("file")).expect("a file");
-    // It has come around when it grows.
+    // The buffer's log has wrapped around when the buffer grows.
     assert_eq!(fill(&mut file, 12), 12);
     assert_says(&fails(&mut grow_buffer(mounted.dir(), "2MiB")), "more than");
     let said = String::from_utf8(succeeds(&mut grow_buffer(&store, "64MiB")).stdout).expect("text");

@@ -19,7 +19,7 @@ fn scrub(dir: &Path) -> Output {
     weir().args(["scrub", "--json", "--rate", "1GiB"]).arg(dir).output().expect("it runs")
 }
 
-/// Bytes that the store has once: each page is different.
+/// Bytes whose pages are all different, so that each is in the store once.
 fn unique(pages: u32, seed: u32) -> Vec<u8> {
     (0..pages).flat_map(|page| (page ^ seed.rotate_left(16)).to_le_bytes().repeat(1024)).collect()
 }
@@ -94,7 +94,7 @@ fn a_scrub_names_what_is_damaged_and_readers_get_an_error_never_wrong_bytes() {
     assert!(file.read_exact_at(&mut page, 42 * 4096).is_err());
     assert!(mounted.messages().contains(&format!("block {}", at / 4096)), "{}", mounted.messages());
     file.read_exact_at(&mut page, 43 * 4096).expect("its neighbour");
-    // Written again as a whole, it is right again.
+    // Writing the whole page repairs it.
     let again = unique(100, 7);
     let writer = OpenOptions::new().write(true).open(mounted.path("file")).expect("it");
     writer.write_all_at(&again[42 * 4096..43 * 4096], 42 * 4096).expect("a write");
@@ -166,7 +166,7 @@ fn a_repair_keeps_what_the_buffer_holds_and_makes_a_damaged_root_right() {
     flip(&sandbox.store(), 4096 + 40);
     let output = succeeds(weir().args(["check", "--repair"]).arg(sandbox.store()));
     assert!(String::from_utf8_lossy(&output.stderr).contains("both roots are written anew"), "{output:?}");
-    // The other root may go now.
+    // The other root may be damaged now.
     flip(&sandbox.store(), 2 * 4096 + 40);
     let mounted = sandbox.mount();
     assert!(fs::read(mounted.path("stored")).expect("it") == unique(100, 1));
@@ -291,8 +291,8 @@ fn a_store_with_a_change_below_a_damaged_node_is_not_written_to_and_is_mounted_t
     succeeds(weir().arg("check").arg(&store));
 }
 
-/// Whether the store can be mounted to look and the other file be read. Of the changed one the page that the buffer has is right, and its
-/// neighbour, which lies below the node, is an error.
+/// Whether the store can be mounted read-only and the other file can be read. Of the changed file, the page
+/// in the buffer is correct, and its neighbour below the damaged node is an error.
 fn is_looked_at(store: &Path, dir: &Path) -> bool {
     let output = weir().args(["mount", "--read-only"]).arg(store).arg(dir).output().expect("it runs");
     if !output.status.success() {

@@ -11,7 +11,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What `command` said when it refused its command line, which has its own exit code.
+/// The output of `command`, which must refuse its command line with the exit code for that.
 #[track_caller]
 fn makes_no_sense(command: &mut Command) -> String {
     let output = command.output().expect("the command starts");
@@ -63,7 +63,7 @@ fn a_daemon_whose_messages_cannot_be_written_goes_on() {
     let sandbox = Sandbox::formatted();
     let mut mounted = sandbox.mount_saying_to(full());
     let open = File::create(mounted.path("file")).expect("a file");
-    // Busy, which it says.
+    // The daemon reports that the mount is busy.
     mounted.signal("TERM");
     std::thread::sleep(std::time::Duration::from_millis(300));
     (&open).write_all(b"still there").expect("it goes on");

@@ -1,4 +1,4 @@
-//! A store that is mounted: what was written is there again, after an unmount and after a kill.
+//! A mounted store: written data is there again after an unmount, and after a kill.
 
 use crate::common::{Mounted, Sandbox, can_mount, fails, is_mounted, succeeds, weir};
 use std::fs::{self, File, OpenOptions};
@@ -219,7 +219,7 @@ fn partial_writes_to_pages_that_are_not_in_memory_read_nothing() {
     mounted.unmount();
 }
 
-/// Pages that were fetched since the mount for readers who waited, and ahead of readers.
+/// Pages fetched since the mount: for waiting readers, and ahead of readers.
 fn fetched(mounted: &Mounted) -> [u64; 2] {
     let reads = mounted.status()["counters"]["store_reads"].clone();
     ["for_reads", "ahead"].map(|cause| reads[cause].as_u64().expect("a number"))
@@ -327,8 +327,7 @@ fn who_is_about_to_leave_is_waited_for() {
     let sandbox = Sandbox::formatted();
     let mounted = sandbox.mount();
     let file = File::create(mounted.path("file")).expect("a file");
-    // As by a process that another thread has just forked, which has our files until it becomes another
-    // program.
+    // This thread holds the file as a forked process holds its parent's files until its `exec`.
     let leaves = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
         drop(file);
@@ -346,7 +345,7 @@ fn a_mount_whose_daemon_was_killed_is_unmounted_with_a_word() {
     let mounted = sandbox.mount();
     succeeds(Command::new("kill").args(["-9", &mounted.pid().to_string()]));
     let begin = Instant::now();
-    // Not by looking at the mount: the kernel still remembers what the daemon said.
+    // Do not look at the mount: the kernel still caches the daemon's replies.
     while is_running(&mounted.pid().to_string()) {
         assert!(begin.elapsed() < Duration::from_secs(60), "the daemon outlived kill -9");
         std::thread::sleep(Duration::from_millis(10));

@@ -71,7 +71,7 @@ fn pretend(device: u64, user: u32) -> UnixListener {
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let address = SocketAddr::from_abstract_name(format!("weir/{number}/{}", u64::MAX)).expect("a name");
     let bind = move || {
-        // Of this thread only.
+        // Changes the ids of this thread only.
         let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
         rustix::thread::set_thread_res_gid(gid, gid, gid).expect("we are root");
         rustix::thread::set_thread_res_uid(uid, uid, uid).expect("we are root");
@@ -99,7 +99,7 @@ fn a_socket_of_who_did_not_mount_is_not_believed() {
     let device = fs::metadata(mounted.dir()).expect("a mount").dev();
     let pretender = pretend(device, STRANGER);
     assert_eq!(mounted.status()["pid"], mounted.pid());
-    // A name that root has is believed: so the pretender above had the right one.
+    // The command trusts the same name if root holds it, so the pretender above had the right name.
     drop(pretender);
     let pretender = pretend(device, 0);
     let served = std::thread::spawn(move || {
@@ -113,7 +113,7 @@ fn a_socket_of_who_did_not_mount_is_not_believed() {
     mounted.unmount();
 }
 
-/// A table of mounts of its own, in which anybody may open /dev/fuse, as on most machines.
+/// A mount namespace in which all users may open /dev/fuse, as on most machines.
 struct Namespace {
     holder: Child,
 }
@@ -138,7 +138,7 @@ impl Namespace {
         namespace
     }
 
-    /// `program` in it, by `user`.
+    /// `program` in the namespace, run by `user`.
     fn command(&self, user: u32, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--target", &self.holder.id().to_string(), "--mount", "setpriv", "--clear-groups"]);
@@ -184,7 +184,7 @@ fn of_nobody() -> Option<(Sandbox, PathBuf, Namespace)> {
 }
 
 fn mounted_by_nobody(sandbox: &Sandbox, program: &Path, namespace: &Namespace) -> Daemon {
-    // As in a login session, which cron, su and root know nothing of.
+    // As in a login session, whose environment cron, su and root do not have.
     let run = sandbox.path("run");
     if !run.exists() {
         fs::create_dir(&run).expect("a directory");

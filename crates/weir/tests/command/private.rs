@@ -25,7 +25,7 @@ impl Drop for LoopDevice {
     }
 }
 
-/// A blank file that everybody may read.
+/// A blank file that all users may read.
 fn open_to_all(path: PathBuf, bytes: u64) -> PathBuf {
     File::create(&path).expect("a file").set_len(bytes).expect("space");
     let_all_read(&path);

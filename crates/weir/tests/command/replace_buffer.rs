@@ -1,4 +1,4 @@
-//! `weir replace-buffer`: a buffer on another device, a buffer that is lost, and one that comes back.
+//! `weir replace-buffer`: a buffer on another device, a lost buffer, and a lost buffer that comes back.
 
 use crate::common::{Mounted, Sandbox, can_mount, fails, succeeds, weir};
 use std::fs::{self, File};
@@ -135,7 +135,7 @@ fn what_a_lost_buffer_leaves_is_an_epoch_that_is_whole_and_that_programs_can_go_
     let said = fails(weir().args(["volume", "clone"]).arg(mounted.dir()).arg("epoch-mine"));
     assert!(said.contains("weir takes itself"), "{said}");
     mounted.kill();
-    // The next mount takes none.
+    // The next mount takes no epochs.
     let mounted = sandbox.mount_with(&["--epoch-every", "0"]);
     write_synced(&mounted, "after");
     mounted.kill();
@@ -172,7 +172,7 @@ fn a_store_that_can_be_mounted_after_a_kill_of_accept_loss_has_the_copy_that_is_
             fs::remove_file(entry.expect("an entry").path()).expect("a file");
         }
         fs::write(&store, &without_buffer).expect("space");
-        // At the next of its flushes.
+        // Kill the command at its next flush.
         let mut strace = Command::new("strace");
         let kill = format!("inject=fdatasync,fsync:signal=KILL:when={}", kills + 1);
         strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync,fsync", "-e", &kill]);
@@ -200,7 +200,7 @@ fn a_store_that_can_be_mounted_after_a_kill_of_accept_loss_has_the_copy_that_is_
     assert!(kills > 5, "{kills}: the run tests little");
 }
 
-/// An epoch that has all that was written so far.
+/// Waits for an epoch that has all data written so far, and returns its name.
 fn epoch_of_now(mounted: &Mounted) -> String {
     let now = Instant::now();
     for _ in 0..600 {
@@ -230,7 +230,7 @@ fn a_damaged_buffer_is_kept_beside_the_new_one() {
     let mounted = sandbox.mount();
     assert_there(&mounted, "stored");
     mounted.unmount();
-    // A second loss does not lose the first one's buffer.
+    // A second loss does not overwrite the kept buffer of the first loss.
     fs::write(&buffer, &bytes).expect("damaged again");
     let said = fails(replace(&store).arg("--accept-loss"));
     assert!(said.contains("buffer.old") && said.contains("move it away"), "{said}");

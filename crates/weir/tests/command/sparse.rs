@@ -78,13 +78,14 @@ impl Drop for Image {
     }
 }
 
-/// Bytes for users, and all of them.
+/// Bytes available to users, and total bytes.
 fn df(dir: &Path) -> (u64, u64) {
     let found = rustix::fs::statvfs(dir).expect("a file system");
     (found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 }
 
-/// Writes files of 4 MiB until there is no space; each refusal comes at once. Returns how many were written.
+/// Writes files of 4 MiB until there is no space. Each refusal must come at once. Returns the number of
+/// files.
 #[track_caller]
 fn fill_inside(mounted: &Mounted, name: &str) -> u64 {
     let mut written = 0;
@@ -102,7 +103,7 @@ fn fill_inside(mounted: &Mounted, name: &str) -> u64 {
             }
         }
     }
-    // Now that it is known, at once.
+    // The daemon knows by now that the disk is full, so the refusal comes at once.
     let file = File::create(mounted.path(&format!("{name}-more")));
     for _ in 0..3 {
         let begun = Instant::now();
@@ -157,7 +158,7 @@ fn a_store_on_a_full_disk_is_a_full_store_that_goes_on_when_there_is_space() {
     let before = df(&disk.dir).0;
     remove_inside(&mounted, "a", 12..written * 3 / 4);
     wait_until("space comes back outside", || df(&disk.dir).0 > before + 20 * MIB);
-    // Others take it: writers are told so at once, and removing works.
+    // Another program takes the space: writes fail at once, and removals work.
     disk.fill();
     fill_inside(&mounted, "b");
     assert_eq!(
@@ -205,7 +206,8 @@ fn a_preallocated_store_has_its_space_or_is_not_made() {
 
 #[test]
 fn a_store_for_which_the_disk_is_too_small_from_the_start_is_refused_with_what_is_free() {
-    // Sparse, but what deletions and checkpoints need is taken at once: none of it fits, then only a part.
+    // A sparse store allocates the space for deletions and checkpoints at once. Here none of that space fits,
+    // then only a part.
     for space in ["200M", "1G"] {
         let Some(disk) = Image::new(space) else { return };
         let mut format = weir();

@@ -1,11 +1,11 @@
-//! `weir tune`: settings of a mounted store, changed while programs go on.
+//! `weir tune`: settings of a mounted store, changed while programs use it.
 
 use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
 use std::fs;
 
 const STREAM_BYTES: usize = 8 << 20;
 
-/// Writes a file in order; whether some of it bypassed the buffer.
+/// Writes a file sequentially. Returns whether some of its pages bypassed the buffer.
 fn bypasses(mounted: &Mounted, name: &str) -> bool {
     let pages = || mounted.status()["counters"]["pages_bypassed"].as_u64().expect("a number");
     let before = pages();

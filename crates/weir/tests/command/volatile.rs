@@ -1,4 +1,5 @@
-//! A buffer on a medium that loses with the power what was flushed to it: refused, or accepted by name.
+//! A buffer on a medium that loses flushed data at a power failure: weir refuses it without
+//! `--volatile-buffer`.
 
 use crate::common::{
     Mounted, SMALL, Sandbox, TmpfsMount, VOLATILE, assert_says, can_mount, fails, succeeds, weir,
@@ -159,7 +160,7 @@ fn a_buffer_on_a_file_system_without_barriers_is_refused_and_with_them_not() {
         return;
     }
     succeeds(Command::new("mount").args(["-o", "nobarrier"]).arg(&device.0).arg(&dir));
-    // It unmounts this one, too.
+    // `TmpfsMount` unmounts any file system.
     let disk = TmpfsMount(dir);
     let buffer = disk.0.join("buffer");
     let why = format!("it lies on {}, mounted `nobarrier`, which does not flush its disk", disk.0.display());

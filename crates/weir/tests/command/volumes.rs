@@ -1,5 +1,5 @@
-//! Volumes on a real mount: copies as of one moment, mounted one at a time, deleted with their space coming
-//! back.
+//! Volumes on a real mount: clones are points in time, volumes are mounted one at a time, and a deletion
+//! frees their space.
 
 use crate::common::{self, Bytes, Mounted, Sandbox, can_mount, fails, succeeds, weir};
 use serde_json::Value;
@@ -44,7 +44,7 @@ fn pattern(seed: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|at| (at.wrapping_mul(seed * 2 + 7) >> 3) as u8).collect()
 }
 
-/// Bytes that the store thinks are live, once freeing is over and a checkpoint has said so.
+/// The store's live bytes, once freeing is over and a checkpoint has recorded that.
 fn live_bytes(mounted: &Mounted) -> u64 {
     mounted.status()["space"]["live_bytes_bound"].as_u64().expect("a number")
 }
@@ -60,7 +60,8 @@ fn a_clone_is_what_was_there_and_the_source_goes_on() {
     fs::write(mounted.path("dir/big"), pattern(1, 3_000_000)).expect("a file");
     fs::write(mounted.path("small"), b"before").expect("a file");
     succeeds(weir().arg("sync").arg(mounted.dir()));
-    // Written in part to a page that need not be in memory, and never synced: answered, so it is in the copy.
+    // A partial write to a page that need not be in memory. The write completed, so the copy has it, although
+    // no program synced it.
     let file = OpenOptions::new().write(true).open(mounted.path("dir/big")).expect("it");
     file.write_all_at(b"a delta", 123_456).expect("a write");
     file.set_len(2_500_000).expect("shorter");
@@ -105,7 +106,7 @@ fn a_clone_made_under_writers_is_the_state_of_one_moment() {
     let answered = Arc::new(AtomicU64::new(0));
     let (first, second) = (mounted.path("first"), mounted.path("second"));
     let (stopping, counting) = (stop.clone(), answered.clone());
-    // Record n goes to the one file, then to the other: no moment has it in the second file only.
+    // Record n goes to the first file, then to the second. At no moment is it only in the second file.
     let writer = std::thread::spawn(move || {
         let (first, second) = (File::create(first).expect("a file"), File::create(second).expect("a file"));
         let mut number = 0u64;
@@ -203,7 +204,7 @@ fn an_epoch_goes_before_a_writer_is_told_that_the_store_is_full() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{}", mounted.status()["epoch"]);
         std::thread::sleep(Duration::from_millis(50));
     }
-    // With what the epoch has of the file, more than the store can hold.
+    // Together with the epoch's pages of the file, more than the store can hold.
     for seed in 2..5 {
         let mut file = File::options().write(true).open(&path).expect("it");
         file.write_all(&pattern(seed, 24 << 20)).and_then(|()| file.sync_all()).expect("the epoch goes");
@@ -238,7 +239,7 @@ fn another_volume_is_mounted_after_a_kill_and_each_has_its_own_writes() {
             checked(&sandbox);
         }
     }
-    // A look at the other one leaves the records in the buffer where they are.
+    // A read-only mount of the other volume leaves the records in the buffer.
     let media = Bytes::below(&sandbox.store());
     let mounted = sandbox.mount_with(&["--read-only"]);
     assert!(fs::read(mounted.path("file")).expect("it") == expected[0]);
@@ -262,8 +263,8 @@ fn a_kill_while_the_buffer_is_handed_over_loses_nothing() {
         file.write_all_at(&pattern(round, 400_000), 0).expect("a write");
         file.sync_all().expect("a sync");
         mounted.kill();
-        // Writes the write back, gives the buffer to the other volume, begins to mount it; and is killed
-        // anywhere in that.
+        // The daemon writes the records back, gives the buffer to the other volume, and begins to mount it.
+        // The kill comes at any of these steps.
         let mut daemon = weir()
             .args(["mount", "--foreground", "--volume", "other"])
             .args([sandbox.store(), sandbox.mount_point()])

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Sizes for tests: small enough to compare byte by byte.
 pub(crate) const SMALL: [&str; 4] = ["--size", "64MiB", "--buffer-size", "8MiB"];
 
-/// What `format`, `mount` and `replace-buffer` are told where the buffer is in memory.
+/// The option with which `format`, `mount` and `replace-buffer` accept a buffer in memory.
 pub(crate) const VOLATILE: &str = "--volatile-buffer";
 
 /// A user who owns nothing.
@@ -30,8 +30,8 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// An empty one. It lies in `$WEIR_TESTS_DIR` or `$TMPDIR`, or else in /var/tmp: /tmp is memory on some
-    /// machines, where no buffer is allowed.
+    /// An empty sandbox in `$WEIR_TESTS_DIR` or `$TMPDIR`, or else in /var/tmp. On some machines /tmp is in
+    /// memory, where no buffer is allowed.
     #[allow(clippy::new_without_default)]
     pub(crate) fn new() -> Sandbox {
         let said = ["WEIR_TESTS_DIR", "TMPDIR"].into_iter().find_map(std::env::var_os);
@@ -42,19 +42,19 @@ impl Sandbox {
         Sandbox { root }
     }
 
-    /// One with a small store in it.
+    /// A sandbox with a small store.
     pub(crate) fn formatted() -> Sandbox {
         Sandbox::formatted_with(&SMALL)
     }
 
-    /// One with a store formatted with `options`.
+    /// A sandbox with a store that was formatted with `options`.
     pub(crate) fn formatted_with(options: &[&str]) -> Sandbox {
         let sandbox = Sandbox::new();
         succeeds(weir().arg("format").args(options).arg(sandbox.store()));
         sandbox
     }
 
-    /// A path in it.
+    /// A path in the sandbox.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.root.path().join(name)
     }
@@ -70,7 +70,7 @@ impl Sandbox {
     }
 
     /// A copy of the command that any user may run, in a sandbox that any user may enter: the build directory
-    /// may be closed to others. `None`, with a word, where the directories above are closed, too.
+    /// may be closed to other users. `None`, with a message, if the directories above are closed, too.
     pub(crate) fn command_for_all(&self) -> Option<PathBuf> {
         let closed = |dir: &&Path| fs::metadata(dir).expect("an ancestor").permissions().mode() & 0o001 == 0;
         if let Some(dir) = self.root.path().ancestors().skip(1).find(closed) {
@@ -91,7 +91,7 @@ impl Sandbox {
         self.mount_with(&[])
     }
 
-    /// Mounts the store; its messages go to `messages`.
+    /// Mounts the store. The daemon's messages go to `messages`.
     pub(crate) fn mount_saying_to(&self, messages: Stdio) -> Mounted {
         Mounted::start_saying_to(&self.store(), &self.mount_point(), &[], messages, &self.path("daemon.log"))
     }
@@ -102,7 +102,7 @@ impl Sandbox {
     }
 }
 
-/// A mount with its daemon. Dropping it kills the daemon and takes the mount away.
+/// A mount with its daemon. Dropping it kills the daemon and unmounts.
 pub(crate) struct Mounted {
     dir: PathBuf,
     log: PathBuf,
@@ -151,7 +151,7 @@ impl Mounted {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -198,7 +198,7 @@ impl Mounted {
         }
     }
 
-    /// Kills the daemon as `kill -9` does, and takes the dead mount away.
+    /// Kills the daemon as `kill -9` does, and removes the dead mount.
     pub(crate) fn kill(self) {
         drop(self);
     }
@@ -217,7 +217,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Whether something is mounted on `dir`. Does not touch it: it may hang.
+/// Whether a file system is mounted on `dir`. Does not touch the mount, which may hang.
 pub(crate) fn is_mounted(dir: &Path) -> bool {
     let parent = dir.parent().expect("a mount point has a parent");
     let dir = fs::canonicalize(parent).expect("the parent is there").join(dir.file_name().expect("a name"));
@@ -239,7 +239,7 @@ pub(crate) fn succeeds(command: &mut Command) -> Output {
     output
 }
 
-/// Runs `command`, which must fail with exit code 1, one message and a next step, and returns what it said.
+/// Runs `command`, which must fail with exit code 1, one message and a next step. Returns the output.
 #[track_caller]
 pub(crate) fn fails(command: &mut Command) -> String {
     let output = command.output().expect("the command starts");
@@ -251,13 +251,13 @@ pub(crate) fn fails(command: &mut Command) -> String {
     said
 }
 
-/// Fails unless `part` was said.
+/// Fails unless the output contains `part`.
 #[track_caller]
 pub(crate) fn assert_says(said: &str, part: &str) {
     assert!(said.contains(part), "said {said:?}, not {part:?}");
 }
 
-/// The command on a device that fails every write past so many KiB: a limit on the size of files does that.
+/// The command with a limit of `kib` KiB on the size of files, so that every write past that fails.
 pub(crate) fn failing_after(kib: u32) -> Command {
     let mut shell = Command::new("bash");
     let script = format!("trap '' XFSZ; ulimit -f {kib}; exec \"$0\" \"$@\"");
@@ -265,19 +265,19 @@ pub(crate) fn failing_after(kib: u32) -> Command {
     shell
 }
 
-/// Copies a program that is to be run. Another process does it: ours may fork for another test while the copy
-/// is open for writing, and until that fork has become another program the copy cannot be run.
+/// Copies a program, in another process. This process may fork for another test while the copy is open for
+/// writing, and the copy cannot be run until that fork has called `exec`.
 pub(crate) fn copy_program(from: &str, to: &Path) {
     succeeds(Command::new("cp").arg(from).arg(to));
 }
 
-/// Waits until a change gets a later time than those before: files are stamped with the kernel's tick, 10 ms
-/// at most.
+/// Waits until a change gets a later time than earlier changes. Files are stamped with the kernel's tick, 10
+/// ms at most.
 pub(crate) fn next_tick() {
     std::thread::sleep(Duration::from_millis(12));
 }
 
-/// Whether this machine can mount; says so where it cannot.
+/// Whether this machine can mount. Prints a message if not.
 pub(crate) fn can_mount() -> bool {
     let fuse = File::options().read(true).write(true).open("/dev/fuse");
     let can = rustix::process::geteuid().is_root() && fuse.is_ok();
@@ -293,7 +293,7 @@ pub(crate) fn can_mount() -> bool {
 pub(crate) struct TmpfsMount(pub PathBuf);
 
 impl TmpfsMount {
-    /// Mounts one on `dir`.
+    /// Mounts a file system in memory on `dir`.
     pub(crate) fn new(dir: PathBuf, size: &str) -> TmpfsMount {
         let options = format!("size={size}");
         succeeds(Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(&dir));
@@ -312,7 +312,7 @@ impl Drop for TmpfsMount {
 pub(crate) struct Bytes(BTreeMap<PathBuf, (u32, Vec<u8>)>);
 
 impl Bytes {
-    /// All that is below `directory` now.
+    /// All files below `directory` now.
     pub(crate) fn below(directory: &Path) -> Bytes {
         let mut all = BTreeMap::new();
         let mut left = vec![directory.to_path_buf()];
@@ -341,7 +341,7 @@ impl Bytes {
         let names = |bytes: &Bytes| bytes.0.keys().cloned().collect::<Vec<_>>();
         assert_eq!(names(self), names(&now), "files came or went");
         for (path, before) in &self.0 {
-            // Not assert_eq: nobody wants to see 40 MiB.
+            // Not assert_eq, which would print 40 MiB.
             assert!(*before == now.0[path], "{} changed", path.display());
         }
     }

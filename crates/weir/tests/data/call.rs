@@ -42,7 +42,7 @@ pub(crate) fn call(arguments: &[&str], file: &Path) -> Call {
 }
 
 impl Call {
-    /// The next thing that it says: a word and a number. Waits for it.
+    /// Waits for the helper's next output: a word and a number.
     pub(crate) fn says(&mut self) -> (String, i64) {
         let mut line = String::new();
         self.says.read_line(&mut line).expect("a readable pipe");
@@ -50,7 +50,7 @@ impl Call {
         (word.to_owned(), number.parse().expect("a number"))
     }
 
-    /// Fails unless it says this.
+    /// Fails unless this is the next output.
     #[track_caller]
     pub(crate) fn expect(&mut self, word: &str) -> i64 {
         let (said, number) = self.says();
@@ -62,13 +62,13 @@ impl Call {
         self.child.id()
     }
 
-    /// Lets it go on, and waits for its end.
+    /// Lets the helper continue, and waits for its end.
     pub(crate) fn end(&mut self) -> ExitStatus {
         self.stdin.take();
         self.child.wait().expect("a child of ours")
     }
 
-    /// Kills it as `kill -9` does.
+    /// Kills the helper as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("a child of ours");

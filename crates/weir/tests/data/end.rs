@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const ENOTCONN: i32 = 107;
 const ECONNABORTED: i32 = 103;
 
-/// Commits that wait for an hour: what is there afterwards was written back by the clean end.
+/// Commits wait for an hour, so only the clean end can have written back the data that is found afterwards.
 const NO_COMMITS: [&str; 2] = ["--commit-interval", "3600000"];
 
 fn create(mounted: &Mounted, name: &str) -> File {
@@ -59,7 +59,7 @@ fn a_busy_mount_ends_with_its_last_user_and_loses_nothing() {
         assert!(begin.elapsed() < Duration::from_secs(60), "{}", mounted.messages());
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Nobody new finds it; who is there goes on as before.
+    // No other program finds the mount. Programs with open files continue.
     assert!(!mounted.path("file").exists());
     file.write_all_at(b"after the signal", 0).expect("a write");
     file.sync_all().expect("a sync");
@@ -90,7 +90,7 @@ fn a_second_signal_ends_a_busy_mount_and_loses_nothing_that_was_written() {
     is_gone(file.write_at(b"too late", 0));
     is_gone(file.sync_all());
     drop(mounted);
-    // A mount of the store that is there now is none of the old daemon's business.
+    // The old daemon must not touch a new mount of the store.
     let mounted = sandbox.mount();
     assert_eq!(fs::read(mounted.path("file")).expect("it was written back"), vec![7; 100_000]);
     mounted.unmount();
@@ -117,7 +117,7 @@ fn signals_in_a_row_while_programs_write_end_the_daemon_well() {
             });
             std::thread::sleep(Duration::from_millis(20 + 40 * round));
             for signal in ["TERM", "INT", "TERM"] {
-                // It may be gone before the last one.
+                // The daemon may have ended before the last signal.
                 let _ = Command::new("kill")
                     .args(["-s", signal, &mounted.pid().to_string()])
                     .stderr(Stdio::null())
@@ -128,7 +128,7 @@ fn signals_in_a_row_while_programs_write_end_the_daemon_well() {
         });
         assert!(mounted.ended().success(), "{}", mounted.messages());
         drop(mounted);
-        // A clean end keeps everything that was acknowledged.
+        // A clean end keeps all acknowledged data.
         let mounted = sandbox.mount();
         let bytes = fs::read(mounted.path(&format!("file{round}"))).expect("the file");
         assert!(bytes.len() as u64 >= written * 4096, "{} of {} bytes", bytes.len(), written * 4096);
@@ -183,7 +183,7 @@ fn who_has_files_open_when_the_daemon_dies_is_told_and_mounting_again_brings_eve
     storer.expect("stored");
     mounted.signal("KILL");
     assert_eq!(mounted.ended().signal(), Some(9));
-    // Whatever needs the daemon fails, and at once; what the kernel remembers can still be read.
+    // Calls that need the daemon fail at once. Data in the kernel's cache can still be read.
     is_gone(file.write_at(b"x", 0));
     is_gone(file.sync_all());
     is_gone(file.set_len(1));
@@ -194,7 +194,8 @@ fn who_has_files_open_when_the_daemon_dies_is_told_and_mounting_again_brings_eve
     let said = fails(weir().arg("status").arg(mounted.dir()));
     let way_out = format!("`weir mount {} {}`", sandbox.store().display(), mounted.dir().display());
     assert!(said.contains(&way_out), "no way out: {said}");
-    // Over the dead mount of another store nothing is mounted; it goes even while files are open on it.
+    // weir does not mount over the dead mount of another store. That mount can be removed even while files on
+    // it are open.
     let other = Sandbox::formatted();
     let said = fails(weir().arg("mount").arg(other.store()).arg(mounted.dir()));
     let way_out = format!("`weir unmount {}`", mounted.dir().display());

@@ -1,6 +1,5 @@
-//! Random calls on files of a mount, each read compared with what must be there, and each hole with where it
-//! must be: what `fsx` does, with zeroed ranges, direct I/O, seeks, unmounts and kills besides.
-//! `WEIR_EXERCISER=SEED` repeats a run.
+//! Random calls on files of a mount. Each read and each hole is compared with a model, as `fsx` does, with
+//! zeroed ranges, direct I/O, seeks, unmounts and kills in addition. `WEIR_EXERCISER=SEED` repeats a run.
 
 use crate::common::{Mounted, Sandbox, can_mount};
 use device::SeededRng;
@@ -33,7 +32,7 @@ impl Model {
         self.is_written = true;
     }
 
-    /// Zeros; at the end of the file the last page goes as a whole.
+    /// Zeroes a range. At the end of the file, the last page is removed as a whole.
     fn zero(&mut self, at: u64, end: u64) {
         let size = self.bytes.len() as u64;
         let end = if end >= size { size.next_multiple_of(PAGE) } else { end };
@@ -60,7 +59,7 @@ impl Model {
 
     fn set_len(&mut self, size: u64) {
         if size < self.bytes.len() as u64 {
-            // Everything behind goes, however far it is.
+            // All pages behind the new size are removed, however far away.
             self.cut(size, u64::MAX / PAGE * PAGE);
         }
         self.bytes.resize(size as usize, 0);
@@ -155,7 +154,7 @@ impl Exerciser {
             (at / PAGE..end.div_ceil(PAGE)).filter(|page| !self.model.data.contains(page)).collect();
         self.model.write(to, &bytes);
         if is_shared {
-            // The kernel would have written zeros there.
+            // A copy by the kernel would have written zeros in place of holes.
             let holes: BTreeSet<u64> = holes.into_iter().map(|page| page - at / PAGE + to / PAGE).collect();
             self.model.data.retain(|page| !holes.contains(page));
         }

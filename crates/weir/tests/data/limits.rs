@@ -27,7 +27,7 @@ fn the_last_byte_of_the_largest_file_can_be_written_and_no_byte_after_it() {
     let file = create(&mounted.path("largest"));
     file.write_all_at(b"the end", LARGEST - 7).expect("up to the last byte");
     assert_eq!(file.metadata().expect("metadata").len(), LARGEST);
-    // POSIX: as many bytes as there is space for; then EFBIG.
+    // POSIX: a write takes as many bytes as fit. The next one fails with EFBIG.
     assert_eq!(file.write_at(b"0123456789", LARGEST - 4).expect("a part"), 4);
     for offset in [LARGEST, LARGEST + 1, LARGEST * 2, i64::MAX as u64 - 9] {
         let error = file.write_at(b"beyond", offset).expect_err("past the largest file");

@@ -1,4 +1,5 @@
-//! Locks are the kernel's own: a mount is the only front end to its files. Tested with processes, as programs use them.
+//! Locks. The kernel itself keeps them, because a mount is the only front end to its files. The tests use
+//! processes, as programs do.
 
 use crate::call::call;
 use crate::common::{Mounted, Sandbox, can_mount};
@@ -53,7 +54,8 @@ fn a_lock_goes_with_its_holder_however_that_dies_and_who_waits_gets_it() {
     for kind in ["posix", "ofd"] {
         let mut holder = call(&["lock", "{}", kind, "0", "0", "write", "try"], &path);
         holder.expect("held");
-        // Three wait, and each is killed while it holds the lock: only then the next one gets it.
+        // Three processes wait. Each is killed while it holds the lock, and only then the next one gets the
+        // lock.
         let holding = AtomicU32::new(1);
         std::thread::scope(|scope| {
             let wait = || {
@@ -66,7 +68,7 @@ fn a_lock_goes_with_its_holder_however_that_dies_and_who_waits_gets_it() {
             };
             let waiting: Vec<_> = (0..3).map(|_| scope.spawn(wait)).collect();
             std::thread::sleep(Duration::from_millis(100));
-            // Requests are served while others wait for locks.
+            // The daemon serves requests while other processes wait for locks.
             assert_eq!(std::fs::read(&path).expect("a read"), [7; 1000]);
             holding.fetch_sub(1, Ordering::SeqCst);
             holder.kill();
@@ -99,7 +101,7 @@ fn flock_excludes_other_openers_and_goes_with_the_last_descriptor() {
     assert!(matches!(one.try_lock(), Err(TryLockError::WouldBlock)), "the twin still holds it");
     drop(twin);
     one.try_lock().expect("free");
-    // By name, and of two names of one file.
+    // Both names of a file lead to the same lock.
     std::fs::hard_link(&path, mounted.path("other name")).expect("a link");
     let by_other_name = File::open(mounted.path("other name")).expect("the file");
     assert!(matches!(by_other_name.try_lock(), Err(TryLockError::WouldBlock)));

@@ -78,7 +78,7 @@ fn a_mapping_outlives_its_descriptor_and_what_it_holds_is_written_back_with_the_
     let mut storer =
         call(&["map", "{}", "10000", "9990", "at its end", "shared", "none"], &mounted.path("file"));
     storer.expect("stored");
-    // It closed the file long ago. Killed, it never calls msync.
+    // The program has closed the file already. A killed program never calls msync.
     storer.kill();
     mounted.unmount();
     let mounted = sandbox.mount();
@@ -100,7 +100,7 @@ fn a_page_past_the_end_of_the_file_is_no_memory() {
     assert_eq!(rest.expect("byte"), 0, "the rest of the last page is zeros");
     let mut behind = call(&["touch", "{}", "20000", "8192"], &path);
     assert_eq!(behind.end().signal(), Some(SIGBUS));
-    // Made shorter under a mapping, and longer again: what was cut off does not come back.
+    // Truncate the file under a mapping, and extend it again: the cut bytes do not come back.
     let file = fs::File::options().write(true).open(&path).expect("the file");
     file.set_len(100).expect("shorter");
     file.set_len(5000).expect("longer");
@@ -158,7 +158,7 @@ fn copies_that_leave_out_holes_have_what_a_mapping_holds() {
     }
 }
 
-/// The kernel drops what it cannot write back, where it is told to.
+/// The kernel drops pages that it cannot write back, if weir tells it to.
 #[test]
 fn a_copy_from_a_full_store_takes_nothing_from_a_mapping() {
     if !can_mount() {

@@ -26,7 +26,7 @@ fn refuses_every_change(dir: &Path) {
     refused("chmod", fs::set_permissions(&file, fs::Permissions::from_mode(0o600)));
     let reader = File::open(&file).expect("to read");
     refused("utimes", reader.set_modified(std::time::SystemTime::UNIX_EPOCH));
-    // The descriptor is none for writing, which is found first.
+    // The kernel checks first that the descriptor is open for writing.
     assert_eq!(fallocate(&reader, FallocateFlags::empty(), 0, 1), Err(Errno::BADF));
     assert!(reader.write_at(b"x", 0).is_err());
 }
@@ -37,7 +37,7 @@ fn filled(sandbox: &Sandbox) -> Vec<u8> {
     fs::create_dir(mounted.path("dir")).expect("a directory");
     fs::write(mounted.path("file"), &bytes).expect("a file");
     File::open(mounted.path("file")).and_then(|file| file.sync_all()).expect("a sync");
-    // Killed, so that the buffer holds what a mount has to bring back.
+    // The kill leaves changes in the buffer that a mount has to recover.
     mounted.kill();
     bytes
 }
@@ -55,7 +55,7 @@ fn a_read_only_mount_shows_what_was_synced_and_changes_no_byte_of_the_media() {
     refuses_every_change(mounted.dir());
     File::open(mounted.path("file")).and_then(|file| file.sync_all()).expect("a sync of nothing");
     succeeds(weir().arg("sync").arg(mounted.dir()));
-    // Others may look, too.
+    // Other read-only commands work at the same time.
     succeeds(weir().arg("check").arg(sandbox.store()));
     mounted.unmount();
     media.assert_unchanged(&sandbox.store());

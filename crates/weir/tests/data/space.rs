@@ -70,7 +70,7 @@ fn a_hole_that_is_punched_reads_as_zeros_and_the_size_stays() {
     let path = mounted.path("file");
     let file = create(&path);
     file.write_all_at(&[7; 10 * PAGE as usize], 0).expect("a write");
-    // Into the kernel's cache, which must forget it.
+    // Reads the pages into the kernel's cache, which must drop them later.
     fs::read(&path).expect("a read");
     let before = file.metadata().expect("metadata");
     next_tick();
@@ -85,9 +85,9 @@ fn a_hole_that_is_punched_reads_as_zeros_and_the_size_stays() {
     let mut expected = vec![7; 10 * PAGE as usize];
     expected[PAGE as usize + 100..5 * PAGE as usize + 100].fill(0);
     assert_eq!(fs::read(&path).expect("a read"), expected);
-    // Pages that were zeroed in part are data still.
+    // Partly zeroed pages are still data.
     assert_eq!(layout(&file), [(0, 2 * PAGE), (5 * PAGE, 10 * PAGE)]);
-    // Past the end nothing is, and nothing comes.
+    // A punch past the end changes nothing.
     fallocate(&file, FallocateFlags::PUNCH_HOLE | KEEP, 20 * PAGE, PAGE).expect("nothing");
     fallocate(&file, FallocateFlags::PUNCH_HOLE | KEEP, 9 * PAGE, 99 * PAGE).expect("the last page");
     assert_eq!(file.metadata().expect("metadata").len(), 10 * PAGE);
@@ -318,7 +318,7 @@ fn du_of_an_image_shrinks_with_every_trim_of_what_is_in_it() {
     };
     sync_and_trim();
     let empty = used(&image);
-    // Many files, so that their ranges are many punches; every second one goes first.
+    // Many files, so that their ranges become many punches. Every second file is removed first.
     for number in 0..60 {
         fs::write(inside.join(number.to_string()), vec![number; 1 << 20]).expect("space");
     }
@@ -344,7 +344,7 @@ fn du_of_an_image_shrinks_with_every_trim_of_what_is_in_it() {
     mounted.unmount();
 }
 
-/// A file system in an image. Dropping it takes it away.
+/// A file system in an image. Dropping it unmounts.
 struct LoopMount(PathBuf);
 
 impl LoopMount {

@@ -33,7 +33,7 @@ fn open(path: &Path, flags: OFlags) -> File {
     OpenOptions::new().read(true).write(true).custom_flags(flags.bits() as i32).open(path).expect("the file")
 }
 
-/// Whether everything that was changed is durable.
+/// Whether all changes are durable.
 fn is_durable(mounted: &Mounted) -> bool {
     let status = mounted.status();
     status["lsns"]["applied"] == status["lsns"]["durable"]
@@ -45,7 +45,7 @@ fn only_what_was_written_synchronously_is_there_after_a_kill() {
         return;
     }
     let sandbox = Sandbox::formatted();
-    // The name, what is written, and whether it must be there.
+    // The file's name, the kind of write, and whether the data must survive.
     for (round, (how, flags, rwf, durable)) in [
         ("plainly", OFlags::empty(), 0, false),
         ("O_DSYNC", OFlags::DSYNC, 0, true),
@@ -90,7 +90,7 @@ fn direct_io_passes_by_the_kernels_cache_and_promises_nothing_more() {
     let path = mounted.path("file");
     let plain = file(&mounted, "file");
     let direct = open(&path, OFlags::DIRECT);
-    // In the kernel's cache now.
+    // This read brings the page into the kernel's cache.
     fs::read(&path).expect("a read");
     direct.write_all_at(&[7; 4096], 4096).expect("a direct write");
     assert!(!is_durable(&mounted), "O_DIRECT does not sync");
@@ -100,8 +100,7 @@ fn direct_io_passes_by_the_kernels_cache_and_promises_nothing_more() {
     plain.write_all_at(b"cached", 4100).expect("a write");
     direct.read_exact_at(&mut bytes, 4096).expect("a direct read");
     assert_eq!(&bytes[4..10], b"cached", "a direct read is behind");
-    // Any place, length and memory will do; where ext4 wants whole sectors, a program that can do with less
-    // may.
+    // Any offset, length and memory alignment works, while ext4 requires whole sectors.
     direct.write_all_at(b"odd", 4097).expect("a direct write of three bytes");
     plain.read_exact_at(&mut bytes[..3], 4097).expect("a read");
     assert_eq!(&bytes[..3], b"odd");

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 const NAMES: [&str; 2] = ["store", "buffer"];
-/// The kernel asks about them again when it has to: they never change.
+/// How long the kernel may cache attributes. They never change.
 const TTL: Duration = Duration::from_secs(3600);
 
 /// The faults of one medium.
@@ -25,7 +25,7 @@ pub(crate) struct Faults {
     reads: AtomicI32,
     writes: AtomicI32,
     flushes: AtomicI32,
-    /// Every so many calls one fails with EIO; 0: none.
+    /// One in this many calls fails with EIO; 0: none.
     every: AtomicU64,
     calls: AtomicU64,
     failed: AtomicU64,
@@ -65,7 +65,7 @@ impl Faults {
     }
 }
 
-/// Both media, as long as it lives.
+/// Serves both media until it is dropped.
 pub(crate) struct Media {
     pub store: Arc<Faults>,
     pub buffer: Arc<Faults>,
@@ -156,7 +156,7 @@ impl Filesystem for Server {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // Nothing of it stays in the kernel: every call comes here.
+        // The kernel caches nothing, so every call comes here.
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
     }
 

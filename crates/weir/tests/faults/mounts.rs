@@ -16,7 +16,7 @@ const UNSYNCED: &[u8] = b"nobody waited for this";
 
 /// A sandbox whose media may be made to fail.
 struct Faulty {
-    /// Goes before the directory in which it is mounted.
+    /// Dropped before the directory in which it is mounted.
     media: Media,
     served: PathBuf,
     sandbox: Sandbox,
@@ -40,7 +40,7 @@ impl Faulty {
         Mounted::start(&self.served, &self.sandbox.mount_point(), &options, &self.sandbox.path("daemon.log"))
     }
 
-    /// All works again, for good.
+    /// Ends all faults.
     fn mend(&self) {
         for faults in [&self.media.store, &self.media.buffer] {
             faults.set([None; 3]);
@@ -49,7 +49,8 @@ impl Faulty {
     }
 }
 
-/// Writes records one by one, each with a sync; returns how many were acknowledged before one was not.
+/// Writes records one by one, each with a sync. Returns the number that were acknowledged before the first
+/// failure.
 fn write_records(mounted: &Mounted, from: u64, count: u64) -> u64 {
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(mounted.path("records"));
     let Ok(file) = file else { return from };
@@ -115,7 +116,7 @@ fn a_store_that_fails_is_named_and_loses_nothing() {
         wait_for_message(&mounted, "nothing has been written back");
         assert_records(&mounted, acknowledged);
         if round % 2 == 0 {
-            // It comes back: everything is written back.
+            // The store works again: everything is written back.
             faulty.mend();
             wait_for(&mounted, "stored", |status| status["dirty"]["pages"] == 0);
             wait_for_message(&mounted, "write-back works again");
@@ -214,7 +215,7 @@ fn replace_buffer(faulty: &Faulty, new: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// The records and the file that nobody synced are there, and more can be written.
+/// Asserts that the records and the unsynced file exist, and that further writes succeed.
 #[track_caller]
 fn assert_rescued(faulty: &Faulty, buffer: &Path, volume: &str) {
     let (store, buffer) = (faulty.served.join("store"), buffer.to_str().expect("a path"));
@@ -265,7 +266,7 @@ fn a_buffer_that_can_only_be_read_is_written_back_from_there() {
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
         assert!(said.contains("nothing is lost") && said.contains("could not be marked"), "{said}");
         assert!(fs::read(faulty.sandbox.store().join("buffer")).expect("it") == before, "it was written to");
-        // Nothing tells it from a good one but the store.
+        // Only the store can tell the failed buffer from a good one.
         faulty.mend();
         let said = fails(&mut mount(&old));
         assert!(said.contains("since been used with another buffer"), "{said}");
@@ -300,7 +301,7 @@ fn media_that_fail_every_nth_call_lose_nothing_that_was_acknowledged() {
             if let Some(file) = &mut scratch {
                 let _ = file.write_all(&vec![round as u8; 2_000_000]);
             }
-            // Until something of it was being written back.
+            // Wait until write-back has failed.
             let (begun, failed) = (Instant::now(), faulty.media.store.failed());
             while faulty.media.store.failed() == failed && begun.elapsed() < Duration::from_secs(5) {
                 std::thread::sleep(Duration::from_millis(10));

@@ -1,4 +1,4 @@
-//! POSIX access control lists: the kernel checks them; what they have to do with modes and new files is ours.
+//! POSIX access control lists. The kernel checks them. weir keeps them consistent with modes and new files.
 
 use crate::common::{Mounted, Sandbox, can_mount};
 use crate::{USER, as_user, crash, open_to_all};
@@ -66,7 +66,7 @@ fn a_named_user_gets_what_the_list_and_its_mask_give() {
     let expected = [(OWNER, 6), (user(1000), 6), (GROUP, 0), (MASK, 6), (OTHERS, 0)];
     assert_eq!(get(&mounted, "f", ACCESS).expect("it is kept"), acl(&expected));
     as_user(&mounted, USER, "echo y >f").expect("after the crash, too");
-    // A list that says no more than a mode is a mode.
+    // A list that is equivalent to a mode becomes the mode.
     set(&mounted, "f", ACCESS, &[(OWNER, 7), (GROUP, 5), (OTHERS, 1)]).expect("a minimal list");
     assert_eq!((mode(&mounted, "f"), get(&mounted, "f", ACCESS)), (0o751, Err(Errno::NODATA)));
     set(&mounted, "f", ACCESS, &list).expect("a list");
@@ -98,7 +98,7 @@ fn what_is_made_in_a_directory_gets_its_default_list_and_without_one_the_umask()
     )
     .expect("made");
     let mounted = crash(&sandbox, mounted);
-    // The umask has no say; the modes asked for (0777 and 0666) do.
+    // The umask does not count. The requested modes (0777 and 0666) do.
     let file = acl(&[(OWNER, 6), (user(1001), 7), (GROUP, 5), (MASK, 6), (OTHERS, 4)]);
     for name in ["d/f", "d/p", "d/e/g/deep"] {
         assert_eq!((mode(&mounted, name), get(&mounted, name, ACCESS)), (0o664, Ok(file.clone())), "{name}");
@@ -139,7 +139,7 @@ fn lists_that_make_no_sense_or_have_no_place_are_refused() {
     assert_eq!(set(&mounted, "f", ACCESS, &whole[..2]), Err(Errno::INVAL));
     let garbage = setxattr(mounted.path("f"), ACCESS, b"x", XattrFlags::empty());
     assert_eq!(garbage, Err(Errno::INVAL));
-    // Hundreds of names fit; thousands are more than the kernel hands over.
+    // Hundreds of names fit. Thousands are more than the kernel passes on.
     let many = |count: u32| {
         let users = (0..count).map(|id| (user(id), 5));
         [vec![(OWNER, 7)], users.collect(), vec![(GROUP, 5), (MASK, 5), (OTHERS, 0)]].concat()

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A value as large as there are, of one byte all through, so that half of one shows.
+/// A value of the largest size, filled with one byte, so that a torn value shows.
 fn value(round: u8) -> Vec<u8> {
     vec![round; 60_000]
 }
@@ -18,7 +18,7 @@ fn work(dir: &Path, stop: &AtomicBool) {
         let name = format!("file{}", round % 5);
         let exchange = || renameat_with(CWD, dir.join("one"), CWD, dir.join("other"), RenameFlags::EXCHANGE);
         let set = || setxattr(dir.join(&name), "user.big", &value(round as u8), XattrFlags::empty());
-        // The daemon is killed in the middle: what fails then ends the work.
+        // The daemon is killed in the middle. The first error ends the work.
         let outcome = exchange().and_then(|()| set());
         if outcome.is_err() || stop.load(Ordering::Relaxed) {
             return;

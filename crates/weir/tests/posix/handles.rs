@@ -1,4 +1,4 @@
-//! Handles of files, by which NFS servers and backup programs come back to a file that has no path.
+//! File handles, by which NFS servers and backup programs open a file without a path.
 
 use crate::common::{Mounted, Sandbox, can_mount, succeeds, weir};
 use crate::{compiled_calls, crash, open_to_all};
@@ -18,7 +18,7 @@ impl Handles {
         String::from_utf8(output.stdout).expect("a word").trim().to_owned()
     }
 
-    /// Where the kernel says that the file is, and its content.
+    /// The file's path, as the kernel reports it, and its content.
     fn open(&self, mounted: &Mounted, handle: &str) -> Result<(PathBuf, String), Errno> {
         let mut command = Command::new(&self.0);
         let output = command.arg("open").arg(mounted.dir()).arg(handle).output().expect("it runs");
@@ -37,12 +37,12 @@ impl Handles {
     }
 }
 
-/// Makes the kernel forget every inode that nobody has open. It forgets those of the whole machine.
+/// Makes the kernel forget every inode of the whole machine that is not open.
 fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "2").expect("root may");
 }
 
-/// Inodes in use, counted after all that are gone have been freed.
+/// Inodes in use, counted after all removed files have been freed.
 fn inodes(mounted: &Mounted) -> u64 {
     let stat = rustix::fs::statvfs(mounted.dir()).expect("statfs");
     stat.f_files - stat.f_ffree
@@ -67,7 +67,7 @@ fn a_handle_leads_to_its_file_wherever_the_file_went_and_whatever_was_forgotten(
         assert_eq!(found, Ok(mounted.path(directory_is)), "{when}");
         assert_eq!(handles.open(mounted, &top).map(|(path, _)| path), Ok(mounted.path("a")), "{when}");
         assert!(handles.open(mounted, &root).is_ok(), "{when}");
-        // The root is as good as before: nothing took it for another generation of itself.
+        // The root is still valid: its generation has not changed.
         assert_eq!(fs::read_to_string(mounted.path("a/other")).expect("it"), "other", "{when}");
     };
     check(&mounted, "at once", "a/b/c");
@@ -114,7 +114,8 @@ fn a_handle_of_a_file_that_is_gone_is_stale_also_when_another_one_has_its_number
     drop_caches();
     stale(&mounted, &file, "removed, and forgotten");
     stale(&mounted, &directory, "removed, and forgotten");
-    // It is freed when the kernel has forgotten it, which it says after the call has returned.
+    // The directory is freed when the kernel forgets its inode. The kernel reports that after the call has
+    // returned.
     let begin = Instant::now();
     while inodes(&mounted) > empty {
         assert!(begin.elapsed() < Duration::from_secs(60), "{} inodes are left", inodes(&mounted) - empty);

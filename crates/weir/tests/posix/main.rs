@@ -22,7 +22,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A mount that everybody may enter and write to.
+/// A mount that all users may enter and write to.
 fn open_to_all(sandbox: &Sandbox) -> Mounted {
     set_permissions(sandbox.path("."), Permissions::from_mode(0o755)).expect("the way there");
     let mounted = sandbox.mount_with(&["--allow-other"]);
@@ -50,7 +50,7 @@ fn as_user_in(dir: &Path, (uid, gid, groups): (u32, u32, &str), script: &str) ->
     if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) }
 }
 
-/// The compiled helper, `call.c`, which everybody may run.
+/// The compiled helper, `call.c`, which all users may run.
 fn compiled_calls(sandbox: &Sandbox) -> PathBuf {
     let program = sandbox.path("call");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/posix/call.c");

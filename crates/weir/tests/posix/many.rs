@@ -1,4 +1,4 @@
-//! Many entries, and what `statfs` tells of them.
+//! Many entries, and the numbers of `statfs`.
 
 use crate::common::{Sandbox, can_mount, succeeds, weir};
 use crate::open_to_all;
@@ -23,7 +23,8 @@ fn a_listing_shows_each_name_that_stays_once_while_others_come_and_go() {
     let mut listed = Vec::new();
     for (at, entry) in fs::read_dir(mounted.path("d")).expect("a listing").enumerate() {
         listed.push(entry.expect("an entry").file_name().into_string().expect("a name"));
-        // Between two entries, all the time, so that leaves split and join under the listing.
+        // Create and remove names between two entries of the listing, so that leaves split and merge
+        // meanwhile.
         if at < 3000 {
             (0..3).for_each(|i| {
                 fs::remove_file(mounted.path(&format!("d/goes {}", at * 3 + i))).expect("removed")
@@ -37,8 +38,8 @@ fn a_listing_shows_each_name_that_stays_once_while_others_come_and_go() {
     let all: BTreeSet<_> = listed.iter().collect();
     assert_eq!(all.len(), listed.len(), "no name is listed twice");
     (0..3000).for_each(|i| fs::remove_file(mounted.path(&format!("d/comes {i}"))).expect("removed"));
-    // One of eight stays. A leaf that loses its names as evenly as its neighbours joins one at three eighths
-    // of a page, so even full pages become a third as many at most.
+    // Keep one name in eight. A leaf that loses names as evenly as its neighbours is merged with one at three
+    // eighths of a page, so at most a third of the pages remain, even of full ones.
     (0..1500).for_each(|i| fs::remove_file(mounted.path(&format!("d/stays {i}"))).expect("removed"));
     assert!(size() < full / 3, "the directory shrank: {} of {full}", size());
     fs::remove_dir_all(mounted.path("d")).expect("the rest goes");
@@ -69,17 +70,17 @@ fn statfs_counts_inodes_and_bytes_and_neither_runs_out_unannounced() {
     mounted.unmount();
     let mounted = open_to_all(&sandbox);
     let now = || rustix::fs::statvfs(mounted.dir()).expect("statfs");
-    // 8 MiB are 2048 blocks. Some segments that the store kept back for nodes hold nodes now, and are kept no
-    // more.
+    // 8 MiB are 2048 blocks. Some segments that were reserved for nodes hold nodes now, and are not reserved
+    // any more.
     assert!(now().f_bavail + 1700 <= empty.f_bavail, "{} of {} blocks", now().f_bavail, empty.f_bavail);
     (0..500).for_each(|i| fs::remove_file(mounted.path(&format!("f{i}"))).expect("removed"));
-    // A file goes when the kernel forgets it, which it says after the call has returned.
+    // A file is freed when the kernel forgets its inode. The kernel reports that after the call has returned.
     let begin = Instant::now();
     while used(&now()) > used(&empty) + 1 {
         assert!(begin.elapsed() < Duration::from_secs(60), "{} inodes are left", used(&now()) - used(&empty));
         std::thread::sleep(Duration::from_millis(5));
     }
-    // A full store says so, and a statfs before it does.
+    // A full store refuses writes with ENOSPC. Removals still work.
     let mut refused = None;
     for i in 0.. {
         if let Err(error) = fs::write(mounted.path(&format!("fill{i}")), vec![2; 1 << 20]) {

@@ -1,4 +1,4 @@
-//! Names, and how they move.
+//! Names and renames.
 
 use crate::common::{Sandbox, can_mount, next_tick};
 use crate::{USER, as_user, compiled_calls, crash, open_to_all};

@@ -1,4 +1,4 @@
-//! System calls with the ends of their numbers' types: nothing that a program asks for ends a mount.
+//! System calls with the smallest and largest numbers of their types: no request of a program ends a mount.
 
 use crate::common::{Mounted, Sandbox, can_mount, succeeds, weir};
 use crate::open_to_all;

@@ -1,4 +1,4 @@
-//! Overlayfs with a mount as its upper directory: what containers do with a disk.
+//! Overlayfs with a mount as its upper directory, as containers use it.
 
 use crate::common::{Bytes, Mounted, Sandbox, can_mount, succeeds, weir};
 use crate::{crash, open_to_all};
@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An overlay whose changes go to a weir mount. Dropping it takes it away.
+/// An overlay whose changes go to a weir mount. Dropping it unmounts.
 struct Overlay(PathBuf);
 
 impl Overlay {
@@ -65,7 +65,7 @@ fn is_whiteout(path: &Path) -> bool {
     found.file_type().is_char_device() && found.rdev() == 0
 }
 
-/// Everything as `change` left it.
+/// Asserts that all files are as `change` left them.
 fn check(overlay: &Overlay) {
     let read = |name: &str| fs::read_to_string(overlay.path(name)).expect("it is there");
     assert_eq!(overlay.names("."), ["gone", "link", "made", "moved", "new name", "written"]);
@@ -120,7 +120,7 @@ fn overlayfs_takes_a_mount_as_its_upper_directory_and_finds_everything_again() {
     let mounted = crash(&sandbox, mounted);
     let overlay = Overlay::mount(&sandbox, &mounted);
     check(&overlay);
-    // Whiteouts can be covered again, and what is removed leaves nothing behind.
+    // A new file can replace a whiteout, and a removed file leaves nothing behind.
     fs::write(overlay.path("removed"), "again").expect("created");
     fs::remove_dir_all(overlay.path("moved")).expect("removed");
     assert_eq!(overlay.names("."), ["gone", "link", "made", "new name", "removed", "written"]);

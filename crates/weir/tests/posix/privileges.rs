@@ -67,14 +67,14 @@ fn a_new_owner_does_not_get_the_old_ones_powers_even_from_root() {
         chown(mounted.path("d"), uid, gid).expect("a new owner");
         assert_eq!((mode(&mounted, "f"), mode(&mounted, "d")), (0o755, 0o6755));
     }
-    // The owner may give the file to a group of his, which takes the bits as well.
+    // The owner may give the file to one of his groups, which also clears the bits.
     chown(mounted.path("f"), Some(1000), Some(1000)).expect("a user's");
     chmod(&mounted, "f", 0o6755);
     as_user(&mounted, (1000, 1000, "2000"), "chgrp 2000 f").expect("a group of his");
     assert_eq!((mode(&mounted, "f"), fs::metadata(mounted.path("f")).expect("it").gid()), (0o755, 2000));
     assert!(as_user(&mounted, (1000, 1000, ""), "chgrp 3000 f").is_err(), "not a group of his");
     assert!(as_user(&mounted, (1000, 1000, ""), "chown 1001 f").is_err());
-    // chmod by an owner who is not in the group does not set setgid.
+    // chmod by an owner outside the file's group does not set setgid.
     as_user(&mounted, (1000, 1000, ""), "chmod 2755 f").expect("his file");
     assert_eq!(mode(&mounted, "f"), 0o755);
     mounted.unmount();
@@ -115,7 +115,7 @@ fn capabilities_go_with_the_content_they_were_given_to() {
     grant();
     chmod(&mounted, "f", 0o755);
     assert!(has(), "chmod is no new content");
-    // Programs without privileges stay that way: a second write does not bring them back.
+    // A second write does not restore the privileges.
     write(b"y").expect("a write");
     write(b"z").expect("another");
     assert!(!has());
@@ -129,12 +129,12 @@ fn a_program_that_somebody_changed_runs_without_its_owners_powers_at_once() {
     }
     let sandbox = Sandbox::formatted();
     let mounted = open_to_all(&sandbox);
-    // As every FUSE mount it comes with nosuid.
+    // The mount has nosuid, as every FUSE mount.
     succeeds(Command::new("mount").args(["-i", "-o", "remount,suid"]).arg(mounted.dir()));
     copy_program("/usr/bin/id", &mounted.path("id"));
     chmod(&mounted, "id", 0o6777);
     assert_eq!(as_user(&mounted, USER, "./id -u; ./id -g").expect("it runs"), "0\n0");
-    // No stat in between, from which the kernel would learn the new mode.
+    // No stat in between, which would tell the kernel the new mode.
     assert_eq!(
         as_user(&mounted, USER, "printf '\\0' >>id; ./id -u; ./id -g").expect("it runs"),
         "1000\n1000"
@@ -191,15 +191,15 @@ const CHANGES: [&str; 16] = [
     "../call send g f",
 ];
 
-/// What `change`, by this user, makes of the mode `before` of a file of root's and of group 7 in `dir`, and
-/// of its capabilities; or why it failed.
+/// Runs `change` as this user on a file in `dir` with the owner root, group 7 and the mode `before`. Returns
+/// the mode afterwards, and whether the file still has its capabilities, or the error.
 fn changed_by(dir: &Path, user: (u32, u32, &str), change: &str, before: u32) -> Result<(u32, bool), String> {
     let (file, name) = (dir.join("f"), "security.capability");
     fs::write(&file, vec![1; 10_000]).expect("a file");
     chown(&file, Some(0), Some(7)).expect("an owner");
     fs::set_permissions(&file, Permissions::from_mode(before)).expect("a mode");
-    // Before root's own writes the kernel asks to take powers where there is a capability, in the same words
-    // as for others.
+    // Before root's own writes to a file with a capability, the kernel asks weir to clear powers, with the
+    // same request as for other users.
     let is_granted = user.0 != 0 || before & 0o6000 == 0;
     if is_granted {
         setxattr(&file, name, &CAPABILITY, XattrFlags::empty()).expect("capabilities");
@@ -234,8 +234,8 @@ fn every_call_that_changes_content_takes_the_powers_that_the_machines_own_file_s
                     Err(said) => panic!("{what}: {said}"),
                 };
                 let found = changed_by(mounted.dir(), user, change, before).expect(&what);
-                // A member may keep a setgid that is no power. Here it goes where we cannot know whether he
-                // is one.
+                // A member of the group may keep a setgid bit that gives no power. weir removes the bit if it
+                // cannot know whether the user is a member.
                 let is_members = (user == member || user == primary) && before & 0o2010 == 0o2000;
                 let more = (right.0 & !0o2000, right.1);
                 assert!(

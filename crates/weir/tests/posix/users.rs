@@ -25,7 +25,7 @@ fn everybody_owns_what_he_makes_and_permissions_hold_between_users() {
     {
         assert!(as_user(&mounted, other, script).is_err(), "{script}");
     }
-    // In the file's group: what the group may.
+    // A member of the file's group has the group's permissions.
     fs::set_permissions(mounted.path("home"), Permissions::from_mode(0o750)).expect("a mode");
     assert_eq!(as_user(&mounted, (1001, 1001, "1000"), "ls home").expect("a member"), "f");
     assert!(as_user(&mounted, (1001, 1001, "1000"), "rm -f home/f").is_err());
@@ -66,7 +66,7 @@ fn times_change_as_posix_says_and_reading_changes_none() {
             nanos(found.ctime(), found.ctime_nsec()),
         ]
     };
-    // Which of access, modification, change a step changes, of a file and of its directory.
+    // Which of the times (access, modification, change) a step changes, of a file and of its directory.
     let step = |what: &str, file: &str, expected: [[bool; 3]; 2], act: &dyn Fn()| {
         let before = [times(file), times("d")];
         next_tick();

@@ -106,7 +106,7 @@ fn every_error_of_attributes_has_its_errno() {
         .expect("trusted is for all");
     assert_eq!(get(&mounted, "link", "trusted.a"), Err(Errno::NODATA), "not of what it leads to");
     assert_eq!(get(&mounted, "gone", "user.a"), Err(Errno::NOENT));
-    // The names of one file fill a list, and not one more.
+    // The names of one file fill a list completely. One more name is refused.
     let mut names = list(&mounted, "f").iter().map(|name| name.len() + 1).sum::<usize>();
     let mut refused = Ok(());
     for i in 0.. {

@@ -1,5 +1,5 @@
-//! Clients that take whatever they can get, and die in the middle: the daemon serves the others, within its
-//! bounds, and is afterwards as it was before.
+//! Clients that take as many resources as possible, and die in the middle. The daemon serves other clients,
+//! stays within its limits, and frees all resources afterwards.
 
 use crate::common::succeeds;
 use crate::kills::{PATIENCE, Server, have, random};
@@ -18,8 +18,8 @@ const MEMORY: u64 = 64;
 const BESIDE: u64 = 128;
 const OPTIONS: [&str; 2] = ["--memory", "64MiB"];
 
-/// How much the second and third of equal rounds may add to the first: what an allocator keeps differs a
-/// little.
+/// MiB that the second and third of equal rounds may add to the first: the memory that an allocator keeps
+/// varies a little.
 const GROWTH: u64 = 16;
 
 /// Threads of the daemon that may wait for a device: far fewer than there are clients.
@@ -29,8 +29,8 @@ const WAITING_THREADS: usize = 12;
 struct Stage {
     weir: Weir,
     program: PathBuf,
-    /// Most that the daemon may have: what it had at first, and one for each thread that waits for a device,
-    /// which gets its ring when it waits for the first time.
+    /// The most descriptors that the daemon may have: those at the start, and one for each thread that waits
+    /// for a device. Such a thread creates its ring at its first wait.
     descriptors: usize,
 }
 
@@ -66,7 +66,7 @@ impl Stage {
         fs::read_dir(all).expect("the daemon lives").count()
     }
 
-    /// Resident memory in MiB, which is never more than the daemon was told and is allowed beside it.
+    /// Resident memory in MiB. Fails if that is more than `--memory` and the allowance beside it.
     fn resident(&self) -> u64 {
         let status = Path::new("/proc").join(self.weir.daemon().pid().to_string()).join("status");
         let status = fs::read_to_string(status).expect("the daemon lives");
@@ -85,7 +85,7 @@ impl Stage {
         all.iter().map(|(what, count)| (what.clone(), count.as_u64().expect("a count"))).collect()
     }
 
-    /// Waits until nothing of the clients, who are dead, is left in the daemon.
+    /// Waits until the daemon has freed all resources of the dead clients.
     #[track_caller]
     fn settles(&self) {
         let begin = Instant::now();
@@ -109,8 +109,8 @@ impl Stage {
         usage.f_files - usage.f_ffree
     }
 
-    /// Waits until only so many inodes are left: the kernel forgets what a dead client had open when it
-    /// likes.
+    /// Waits until only this many inodes are left. The kernel drops the open files of a dead client at any
+    /// time.
     #[track_caller]
     fn inodes_return_to(&self, expected: u64) {
         let begin = Instant::now();
@@ -171,7 +171,7 @@ fn locks_of_a_killed_client_are_free_at_once() {
         drop(client);
         taken.try_lock().expect("its holder is dead");
         drop(taken);
-        // The client takes them all again, without waiting for any.
+        // A new client gets all locks without waiting.
         drop(stage.client("lock", 3000));
     });
     stage.leave();
@@ -244,8 +244,8 @@ fn clients_killed_in_the_middle_of_anything_leave_whole_files_and_a_daemon_that_
     stage.leave();
 }
 
-/// Each MiB that a killed writer left was written by one request, so all its pages are alike unless it was
-/// the last.
+/// Asserts that each MiB of a killed writer comes from one request, so its pages are alike. The last MiB may
+/// be torn.
 fn assert_requests_are_whole(directory: &Path, when: &str) {
     for entry in fs::read_dir(directory).expect("a listing") {
         let entry = entry.expect("an entry");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// On a machine under heavy load even simple things take long; nothing right takes this long.
+/// Time limit: even under heavy load, a correct operation takes less.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Options of a mount on which every write of whole pages may go to the store directly.
@@ -26,8 +26,8 @@ pub(crate) fn random() -> (u64, SeededRng) {
     (seed, SeededRng::new(seed))
 }
 
-/// Whether all of `programs` are there. `scripts/install-test-tools` installs them; where tests must mount,
-/// as in CI, one that is missing is a failure.
+/// Whether all of `programs` exist. `scripts/install-test-tools` installs them. If tests must mount, as in
+/// CI, a missing program is a failure.
 pub(crate) fn have(programs: &[&Path]) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = |program: &&&Path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file());

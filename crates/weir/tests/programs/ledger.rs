@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 /// One line per event: `? id` before a transaction is sent, `+ id` once its commit was acknowledged or it was
-/// seen, `- id` when it was found to be lost, which only what was never acknowledged may be.
+/// seen, `- id` when it was found to be lost. Only a transaction that was never acknowledged may be lost.
 pub(crate) struct Ledger {
     book: Mutex<Book>,
 }
@@ -95,8 +95,8 @@ impl Book {
     }
 }
 
-/// The ids that are there, from lines `id`, each of which stands for one half of a transaction in each of two
-/// lists: a transaction is there as a whole or not at all.
+/// The ids in two lists of lines `id`. Each list holds one half of each transaction, so both must have the
+/// same ids.
 #[track_caller]
 pub(crate) fn whole(left: &BTreeSet<u64>, right: &BTreeSet<u64>, when: &str) -> BTreeSet<u64> {
     let halves: Vec<_> = left.symmetric_difference(right).take(20).collect();

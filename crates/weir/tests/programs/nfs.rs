@@ -1,5 +1,5 @@
-//! An NFS server whose export lies on a mount. It knows files by handles alone, whatever the kernel has
-//! forgotten.
+//! An NFS server whose export lies on a mount. The server knows files only by handles, which must stay valid
+//! after the kernel has dropped their inodes.
 
 use crate::common::succeeds;
 use crate::kills::{Server, have};

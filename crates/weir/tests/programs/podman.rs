@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Podman with all that it keeps in the mount, and all that may be lost beside it; in short names, since it
-/// wants no runroot of more than 50 characters.
+/// Podman with its storage in the mount, and its temporary files beside the mount. The names are short,
+/// because podman refuses a runroot of more than 50 characters.
 struct Podman {
     storage: PathBuf,
     beside: PathBuf,
@@ -53,7 +53,7 @@ impl Podman {
         String::from_utf8(succeeds(&mut command).stdout).expect("text")
     }
 
-    /// Lets go of the mount: the driver keeps its directory mounted on itself.
+    /// Unmounts the driver's directory, which the driver keeps mounted on itself, so that the mount is free.
     fn leave(&self) {
         let _ = unmount(self.storage.join("overlay"), UnmountFlags::DETACH);
     }

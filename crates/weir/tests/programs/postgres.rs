@@ -1,5 +1,5 @@
-//! PostgreSQL as its own user on a mount whose daemon is killed: no acknowledged transaction is lost, none is
-//! half there.
+//! PostgreSQL as its own user on a mount whose daemon is killed: no acknowledged transaction is lost, and
+//! none is torn.
 
 use crate::common::succeeds;
 use crate::kills::{PATIENCE, STREAMS, Server, have, kills, random};
@@ -71,7 +71,7 @@ impl Cluster {
         command
     }
 
-    /// Starts the server, with settings that all must be safe on weir.
+    /// Starts the server with random settings. All of them must be safe on weir.
     fn start(&self, random: &mut SeededRng) -> (Server, String) {
         let sync = WAL_SYNC_METHODS[random.below(WAL_SYNC_METHODS.len() as u64) as usize];
         let pages = ["on", "off"][random.below(2) as usize];
@@ -82,7 +82,7 @@ impl Cluster {
             "listen_addresses=",
             &format!("wal_sync_method={sync}"),
             &format!("full_page_writes={pages}"),
-            // So small that checkpoints run all the time.
+            // With this size, checkpoints run all the time.
             "max_wal_size=32MB",
             "min_wal_size=32MB",
             "shared_buffers=16MB",
@@ -114,7 +114,7 @@ impl Cluster {
         ids.lines().map(|line| line.parse().expect("a number")).collect()
     }
 
-    /// Everything that can be asked of a server that has recovered.
+    /// Verifies the data of a recovered server.
     fn verify(&self, ledger: &Ledger, when: &str) {
         let found = whole(&self.ids("left_half"), &self.ids("right_half"), when);
         ledger.verify(&found, when);
@@ -125,7 +125,7 @@ impl Cluster {
         succeeds(self.program("pg_amcheck").args(["--all", "--heapallindexed", "--install-missing"]));
     }
 
-    /// Stops it in order, and reads every page.
+    /// Stops the server in order, and reads every page.
     fn stop_and_check(&self, mut server: Server) {
         server.signal("INT");
         server.wait("PostgreSQL, told to stop");
@@ -148,7 +148,7 @@ fn programs() -> Option<PathBuf> {
 
 /// Commits transactions of two rows until the server is gone. An id is acknowledged once COMMIT has returned.
 fn keep_ledger(cluster: &Cluster, ledger: &Ledger) {
-    // A pipe would make it hold back what it says.
+    // The program would buffer output to a pipe.
     let mut command = Command::new("stdbuf");
     command.arg("-oL").arg(cluster.programs.join("psql")).args([
         "-X",
@@ -182,7 +182,7 @@ fn keep_ledger(cluster: &Cluster, ledger: &Ledger) {
     }
 }
 
-/// Runs all clients against a server until the daemon is killed `after` so long.
+/// Runs all clients against a server, and kills the daemon after the time `after`.
 fn load_until_killed(weir: &mut Weir, cluster: &Cluster, ledger: &Ledger, after: Duration) {
     let log =
         File::options().create(true).append(true).open(cluster.beside.join("pgbench.log")).expect("a log");
@@ -196,7 +196,7 @@ fn load_until_killed(weir: &mut Weir, cluster: &Cluster, ledger: &Ledger, after:
         }
         std::thread::sleep(after);
         weir.kill();
-        // Some backends have failed already; those that only read from memory would go on.
+        // Some backends have failed already. Backends that only read from memory would continue.
         pgbench.signal("KILL");
         stop_at_once(cluster);
     });

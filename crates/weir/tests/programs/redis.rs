@@ -85,7 +85,7 @@ impl Redis {
         let log = File::options().create(true).append(true).open(&self.log).expect("a log");
         let mut command = Command::new("redis-server");
         command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
-        // So often that the log is rewritten all the time.
+        // With these settings the log is rewritten all the time.
         command.args(["--auto-aof-rewrite-min-size", "64kb", "--auto-aof-rewrite-percentage", "50"]);
         command.arg("--dir").arg(&self.data).arg("--unixsocket").arg(&self.socket);
         let mut server = Server::start(command.stdin(Stdio::null()).stdout(log).stderr(Stdio::null()));
@@ -152,7 +152,7 @@ fn redis_that_always_syncs_loses_no_acknowledged_transaction_when_the_daemon_is_
             std::thread::sleep(after);
             weir.kill();
         });
-        // By its own choice it ends when it cannot write; a child that rewrites the log may not have noticed yet.
+        // Redis ends when it cannot write. A child that rewrites the log may still run.
         server.signal("KILL");
         server.wait("Redis, whose disk is gone,");
         weir.mount();

@@ -1,5 +1,5 @@
-//! RocksDB with synced writes on a mount whose daemon is killed: no acknowledged batch is lost, none is half there.
-//! db_bench runs beside the client that keeps the ledger.
+//! RocksDB with synced writes on a mount whose daemon is killed: no acknowledged batch is lost, and none is
+//! torn. db_bench runs beside the client that keeps the ledger.
 
 use crate::common::succeeds;
 use crate::kills::{PATIENCE, Server, have, kills, random};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Our client, built from its source; `None` if RocksDB is not there.
+/// Builds the tests' client from its source; `None` without RocksDB.
 fn build(beside: PathBuf) -> Option<PathBuf> {
     // The header is a file; a name that is absolute is looked for as it is.
     if !have(&["cc", "db_bench", "/usr/include/rocksdb/c.h"].map(Path::new)) {
@@ -66,7 +66,7 @@ fn verify(client: &Path, database: &Path, ledger: &Ledger, when: &str) {
     ledger.verify(&whole(&left, &right, when), when);
 }
 
-/// db_bench with synced writes, or with another of its benchmarks, on what an earlier run left.
+/// Runs benchmarks of db_bench with synced writes, on the database of an earlier run.
 fn db_bench(database: &Path, benchmarks: &str) -> Command {
     let mut command = Command::new("db_bench");
     command.arg(format!("--db={}", database.display())).arg(format!("--benchmarks={benchmarks}"));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// On a machine under heavy load even simple things take long; nothing right takes this long.
+/// Time limit: even under heavy load, a correct operation takes less.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const KILLS: u64 = 20;
@@ -25,7 +25,7 @@ struct Writer {
 
 impl Writer {
     fn start(database: &Path, journal: &str) -> Writer {
-        // A pipe would make it hold back what it says.
+        // SQLite would buffer output to a pipe.
         let mut sqlite = Command::new("stdbuf")
             .args(["-oL", "sqlite3", "-batch", "-bail", "-init", "/dev/null"])
             .arg(database)
@@ -40,7 +40,7 @@ impl Writer {
             "PRAGMA journal_mode={journal};\nPRAGMA synchronous=FULL;\n\
              CREATE TABLE IF NOT EXISTS rows (n INTEGER PRIMARY KEY, body TEXT);\n"
         );
-        // A daemon that is dead already is found by the first insert.
+        // If the daemon is dead already, the first insert fails.
         let _ = statements.write_all(settings.as_bytes());
         Writer { sqlite, statements, says }
     }
@@ -126,7 +126,8 @@ fn verify(database: &Path, ledger: &Ledger, when: &str) -> u64 {
         acknowledged.len(),
         found.len()
     );
-    // Row after row was inserted, so more than the one on its way when the daemon died would be an invention.
+    // Rows were inserted one by one, so at most one unacknowledged row, the one in flight at the kill, may
+    // exist.
     assert!(
         found.len() <= acknowledged.len() + 1,
         "{when}: {} rows, {} acknowledged",
@@ -187,8 +188,8 @@ fn loses_nothing(journal: &str, options: &'static [&'static str]) {
         } else {
             assert!(ledger.rows().is_empty(), "{when}: the database is gone, or its table");
         }
-        // The row on its way when the daemon died was committed, though nobody was told: from now on it
-        // counts.
+        // The row in flight at the kill was committed without an acknowledgement. From now on the row counts
+        // as acknowledged.
         (ledger.rows().len() as u64..next).for_each(|n| ledger.acknowledge(n));
     }
     assert!(next > KILLS, "{journal}: hardly a row was written between the kills: {next}");

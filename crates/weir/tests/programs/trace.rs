@@ -29,7 +29,8 @@ fn by_order(report: &Value) -> u64 {
     report["causes"]["order"].as_u64().unwrap_or(0)
 }
 
-/// Whether `weir-trace` lies beside `weir`; says so where it does not. `cargo test -p weir` alone does not build it.
+/// Whether `weir-trace` lies beside `weir`. If not, prints that: `cargo test -p weir` alone does not build
+/// `weir-trace`.
 fn have_weir_trace() -> bool {
     let there = Path::new(env!("CARGO_BIN_EXE_weir")).with_file_name("weir-trace").exists();
     let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();

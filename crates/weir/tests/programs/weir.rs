@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// One store, mounted but between [`Weir::kill`] or [`Weir::unmount_and_check`] and [`Weir::mount`].
+/// A store. It is mounted, except between [`Weir::kill`] or [`Weir::unmount_and_check`] and [`Weir::mount`].
 pub(crate) struct Weir {
     mounted: Option<Mounted>,
     _memory: Option<TmpfsMount>,
@@ -62,12 +62,12 @@ impl Weir {
         self.sandbox.path(name)
     }
 
-    /// Mounts again; what the last crash lost has been lost by then, and never comes back.
+    /// Mounts again. The changes that the last crash lost never come back after this.
     pub(crate) fn mount(&mut self) {
         self.mounted = Some(self.sandbox.mount_with(self.options));
     }
 
-    /// Mounts one of the other volumes in place of the one that is mounted otherwise.
+    /// Mounts another volume instead of the default one.
     pub(crate) fn mount_volume(&mut self, volume: &str, mode: &[&str]) {
         let options = [self.options, &["--volume", volume], mode].concat();
         self.mounted = Some(self.sandbox.mount_with(&options));
@@ -91,7 +91,7 @@ impl Weir {
         self.mounted.as_ref().expect("it is mounted")
     }
 
-    /// Unmounts in order; what is checked afterwards must be sound.
+    /// Unmounts in order, and runs `weir check`, which must find no problem.
     pub(crate) fn unmount_and_check(&mut self) {
         self.unmount();
         succeeds(weir().arg("check").arg(self.sandbox.store()));
@@ -102,7 +102,7 @@ impl Weir {
         self.mounted.take().expect("it is mounted").kill();
     }
 
-    /// Starts mounting, and kills the daemon `after` so long, wherever it is then.
+    /// Starts to mount, and kills the daemon after the time `after`, whatever it does then.
     pub(crate) fn kill_while_mounting(&self, after: Duration) {
         let mut daemon = weir()
             .args(["mount", "--foreground"])
@@ -120,7 +120,7 @@ impl Weir {
     }
 }
 
-/// Takes away the mount of a killed daemon, if it had come so far.
+/// Unmounts the mount of a killed daemon, if it had mounted.
 fn take_away(dir: &Path) {
     if is_mounted(dir) {
         rustix::mount::unmount(dir, UnmountFlags::DETACH).expect("a dead mount can be taken away");

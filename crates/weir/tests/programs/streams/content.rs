@@ -3,12 +3,12 @@
 
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// Where a patch lies in its page: in no sector that the truncations of these tests leave in part.
+/// The range of a patch in its page. The truncations of these tests never cut its sectors.
 const PATCH: std::ops::Range<usize> = 3072..3584;
 /// A truncation leaves fewer bytes of a page than this, or all.
 pub(super) const KEPT_MAX: u64 = 3000;
 
-/// One write: no other has its number, in any file.
+/// A write. Its number is unique among the writes to all files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Version {
     pub file: u32,
@@ -20,7 +20,7 @@ pub(super) struct Version {
 pub(super) enum Content {
     /// The file ends before it.
     Absent,
-    /// The first bytes as of a write of the whole page, zeros behind them, and a patch over both.
+    /// The first `kept` bytes of a write of the whole page, zeros behind them, and a patch over both.
     Bytes { whole: Option<Version>, kept: u16, patch: Option<Version> },
 }
 
@@ -38,7 +38,7 @@ impl Content {
         }
     }
 
-    /// The file ends so far within it.
+    /// The content after the file was cut at this byte of the page.
     pub(super) fn cut(self, bytes: u64) -> Content {
         assert!(bytes < KEPT_MAX, "a patch would be cut in two");
         match self {
@@ -49,7 +49,7 @@ impl Content {
         }
     }
 
-    /// Whether `bytes`, the first of a page, are its.
+    /// Whether `bytes`, the first bytes of a page, match this content.
     pub(super) fn is(self, page: u64, bytes: &[u8]) -> bool {
         let Content::Bytes { whole, kept, patch } = self else { return false };
         let mut expected = [0; PAGE_BYTES];

@@ -1,4 +1,4 @@
-//! Clones of the volume that are made while files stream: each is one moment, with every byte of it.
+//! Clones of the volume that are made while files stream. Each clone is a point in time with all its bytes.
 
 use crate::common::{succeeds, weir};
 use crate::streams::history::{Baseline, History, NEVER, Tick};
@@ -16,14 +16,14 @@ use std::time::Duration;
 /// Copies that stay for a while.
 const KEPT: usize = 2;
 
-/// A clone that was asked for, and what it may hold.
+/// A requested clone, and its possible content.
 pub(super) struct Copy {
     name: String,
     begun: Tick,
     ended: Tick,
 }
 
-/// One whose content is known.
+/// A copy with known content.
 struct Kept {
     name: String,
     dirs: Vec<(PathBuf, Baseline)>,
@@ -37,7 +37,7 @@ pub(super) struct Copies {
 }
 
 impl Copies {
-    /// Asks for a copy, and kills the daemon after it, or in its middle.
+    /// Requests a copy, and kills the daemon during or after the copy.
     pub(super) fn make_and_kill(&mut self, weir: &mut Weir, world: &World, random: &mut SeededRng) -> Copy {
         self.made += 1;
         let mut copy = Copy { name: format!("copy{}", self.made), begun: world.tick(), ended: NEVER };
@@ -58,7 +58,7 @@ impl Copies {
         copy
     }
 
-    /// Mounts a copy, if there is one, and judges it; the moments that it may be from.
+    /// Mounts a copy, if it exists, and judges it. Returns the moments that the copy may come from.
     pub(super) fn judge(
         &mut self,
         weir: &mut Weir,
@@ -90,7 +90,7 @@ impl Copies {
         Some(moments)
     }
 
-    /// Looks once more at one that has stayed for a while: it is what it was. Returns its name; nobody needs it any more.
+    /// Checks that an older copy is unchanged. Returns its name, so that the caller can delete the copy.
     pub(super) fn look_again(
         &mut self,
         weir: &mut Weir,

@@ -82,11 +82,11 @@ pub(super) enum What {
     },
 }
 
-/// How bytes may go.
+/// The ways in which bytes may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path {
     Logged,
-    /// To the store, but where there was no space for that.
+    /// To the store, unless there was no space for that.
     MaybeBypassing,
 }
 
@@ -179,7 +179,7 @@ impl FileHistory {
         self.pages[page as usize].push(Event { steps, content, path });
     }
 
-    /// The file gets at least so large.
+    /// The file grows to at least this size.
     fn grow(&mut self, steps: usize, size: u64) {
         if size > self.size() {
             for page in self.size().div_ceil(PAGE)..size.div_ceil(PAGE) {
@@ -213,7 +213,7 @@ impl FileHistory {
 }
 
 impl History {
-    /// The names, and after how many steps they led there.
+    /// The states of the names, each with the number of steps before it.
     pub(super) fn names(&self) -> Vec<(usize, Names)> {
         let mut all = vec![(0, self.baseline.names)];
         for (steps, op) in (1..).zip(&self.ops) {
@@ -268,8 +268,8 @@ impl History {
         history
     }
 
-    /// The first `steps` of them alone can not be less than this: a sync, or a removal of what was synced,
-    /// was answered.
+    /// The number of steps that must survive, because a later sync, or a removal of a synced file, was
+    /// acknowledged.
     pub(super) fn durable(&self) -> usize {
         let durable = |(steps, op): (usize, &Op)| match op.what {
             What::Sync { .. } if op.is_done() => Some(steps - 1),

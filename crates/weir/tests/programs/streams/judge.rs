@@ -41,7 +41,7 @@ impl Steps {
         self.least > self.most
     }
 
-    /// The moments at which so much had been done.
+    /// The moments at which this many steps had been done.
     pub(super) fn moments(self, history: &History) -> Moments {
         let from = self.least.checked_sub(1).map_or(0, |last| history.ops[last].begun);
         let to = history.ops.get(self.most).map_or(NEVER, |first_missing| first_missing.ended);
@@ -49,7 +49,8 @@ impl Steps {
     }
 }
 
-/// When a state may have been: all that ended before is there, nothing that began later.
+/// The moments that a state may come from: the state has all steps that had ended by then, and none that
+/// began later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moments {
     pub from: Tick,
@@ -133,7 +134,7 @@ pub(super) fn judge(history: &History, dir: &std::path::Path, after: After) -> R
         }
         best = Some(match best {
             None => Judged { steps, names, files: known },
-            // More than one fits: whatever follows from both.
+            // More than one state fits: keep the bounds that cover both.
             Some(better) => Judged { steps: better.steps.either(steps), ..better },
         });
     }
@@ -206,19 +207,19 @@ struct FileJudge<'a> {
 }
 
 impl FileJudge<'_> {
-    /// With so many steps, an event must have happened.
+    /// The number of steps from which on an event must have happened.
     fn due(&self, event: &Event) -> usize {
         if event.path == Path::Logged || self.after == After::Clone {
             return event.steps;
         }
-        // A sync that was answered is there in any case.
+        // An acknowledged sync always survives.
         if event.steps <= self.synced || self.past.syncs.iter().any(|&sync| sync > event.steps) {
             return event.steps;
         }
         self.past.settles.iter().copied().find(|&settle| settle > event.steps).unwrap_or(NEVER as usize)
     }
 
-    /// The steps at most, where none of some events is seen.
+    /// The most steps that are possible if none of `events` is seen.
     fn most_without(&self, events: &[Event]) -> usize {
         events.iter().map(|event| self.due(event) - 1).min().unwrap_or(self.all).min(self.all)
     }
@@ -229,7 +230,7 @@ impl FileJudge<'_> {
         for (index, &(least, _)) in sizes.iter().enumerate().filter(|(_, (_, size))| *size == found) {
             fits.push(Steps { least, most: sizes.get(index + 1).map_or(self.all, |next| next.0 - 1) });
         }
-        // It may end before a page that is missing.
+        // The file may end before a missing page.
         if self.after == After::Crash && found.is_multiple_of(PAGE) {
             let events = self.past.pages.get((found / PAGE) as usize).map_or(&[][..], |events| events);
             for (index, next) in events.iter().enumerate().skip(1) {

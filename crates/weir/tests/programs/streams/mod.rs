@@ -1,5 +1,5 @@
-//! Large files on a mount with `--data ordered`, whose daemon is killed: what semantics.md promises of them
-//! is there.
+//! Large files on a mount with `--data ordered`, whose daemon is killed. The files must keep the promises of
+//! semantics.md.
 
 mod content;
 mod copies;
@@ -23,19 +23,19 @@ use std::time::{Duration, Instant};
 
 const WRITERS: u32 = 3;
 
-/// Options of a mount, and from where on they let streams bypass the buffer.
+/// Options of a mount, and the bytes after which they let streams bypass the buffer.
 struct Mode {
     options: &'static [&'static str],
     bypass_after: Option<u64>,
     disks: Disks,
 }
 
-/// Where the buffer is.
+/// The place of the buffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Disks {
-    /// Beside the store: a sync waits for the store where it is of much.
+    /// Beside the store: a sync of many bytes waits for the store.
     One,
-    /// In memory: a sync logs what it is of.
+    /// In memory: a sync logs all its bytes.
     Two,
 }
 
@@ -78,7 +78,7 @@ const MODES: [Mode; 5] = [
     },
 ];
 
-/// How much of everything.
+/// The sizes of a run.
 #[derive(Clone, Copy)]
 struct Size {
     store: &'static str,
@@ -97,7 +97,7 @@ enum With {
     Clones,
 }
 
-/// One store, and all that is written to it.
+/// A store, and the history of all writes to it.
 struct Run {
     weir: Weir,
     random: SeededRng,
@@ -135,8 +135,7 @@ impl Run {
         Some(Run { weir, random, writers, records, copies, size, with, seed, kills: 0, seen })
     }
 
-    /// Everybody writes until the daemon is killed, at any moment; at times in or behind the making of a
-    /// clone.
+    /// All threads write until the daemon is killed, at any moment; sometimes during or right after a clone.
     fn live(&mut self) -> Option<Copy> {
         let alive = Duration::from_millis(20 + self.random.below(self.size.alive_ms));
         self.records.begin_anew(Duration::from_millis(self.random.below(20)));
@@ -167,7 +166,7 @@ impl Run {
         copy
     }
 
-    /// Mounts again, at times once more after a kill that hits the recovery, and judges what is there.
+    /// Mounts again and judges the files. Sometimes a kill hits the recovery before that.
     fn recover(&mut self, copy: Option<Copy>) {
         let when = format!("seed {}, after kill {}", self.seed, self.kills);
         let histories: Vec<_> =
@@ -240,11 +239,11 @@ impl Run {
     }
 }
 
-/// At times runs a command that makes everything durable; when it began.
+/// Sometimes runs a command that makes everything durable. Returns the begin of that command.
 fn make_durable(mount: &Weir, world: &World, random: &mut SeededRng) -> Tick {
     let (command, options) = match random.below(6) {
         0 => ("sync", vec![]),
-        // From then on nothing, or what may, bypasses the buffer.
+        // From then on no write bypasses the buffer (`journal`), or streams do (`ordered`).
         1 => ("tune", vec!["--data", ["journal", "ordered"][random.index(2)]]),
         _ => return 0,
     };
@@ -282,8 +281,7 @@ fn a_clone_that_is_made_while_files_stream_is_one_moment_also_when_the_daemon_is
     run(SMALL, &MODES[1], With::Clones, 4, None, random());
 }
 
-/// Three kills in one of the modes; for long, seed after seed, where `WEIR_STREAMS_MINUTES` says for how many
-/// minutes.
+/// Three kills in one of the modes. `WEIR_STREAMS_MINUTES` sets the minutes of a long run, seed after seed.
 #[test]
 fn streams_keep_it_in_any_mode_for_as_long_as_one_wants() {
     let minutes = std::env::var("WEIR_STREAMS_MINUTES").ok();

@@ -1,4 +1,4 @@
-//! Small records, each synced as databases do, beside the streams: what was acknowledged is kept in a ledger.
+//! Small records beside the streams, each synced as databases do. A ledger keeps the acknowledged records.
 
 use crate::ledger::Ledger;
 use crate::streams::content::PAGE_BYTES;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A file of records, and what is known of it.
+/// A file of records, and its known state.
 pub(super) struct Records {
     pub path: PathBuf,
     ledger: Ledger,
-    /// In this life: which were written, and when that began and ended.
+    /// The records that this life wrote, each with the begin and end of its write.
     written: Vec<(u64, Tick, Tick)>,
-    /// When the newest sync began that was answered.
+    /// The begin of the newest acknowledged sync.
     synced: Tick,
     pause: Duration,
     /// Where the last whole record ends.
@@ -73,10 +73,10 @@ impl Records {
         self.ledger.count().acknowledged
     }
 
-    /// The records in a file, and when they were all.
+    /// The records in a file, and the moments at which the file had exactly these.
     ///
-    /// The last one may be there in part, up to the end of a page: where a write begins in a page that the
-    /// kernel does not have in its cache, it sends what goes into that page first.
+    /// The last record may be torn at the end of a page: if a write begins in a page that the kernel does not
+    /// cache, the kernel sends the bytes for that page first.
     pub(super) fn judge(&self, path: &Path) -> Result<Found, String> {
         let text = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),

@@ -1,4 +1,4 @@
-//! A program that streams files, and keeps a history of it.
+//! A program that streams files, and keeps a history of its steps.
 
 use crate::streams::content::{KEPT_MAX, PAGE_BYTES, Version, fill, patch};
 use crate::streams::history::{Baseline, History, NEVER, Name, Op, Path, Tick, What};
@@ -119,7 +119,7 @@ impl Writer {
         self.pace = pace;
     }
 
-    /// After a crash this is there.
+    /// Starts a new history after a crash, with the state `baseline`.
     pub(super) fn begin_anew(&mut self, baseline: Baseline) {
         self.sizes = baseline.files.iter().map(|(&file, known)| (file, known.size)).collect();
         self.streams.clear();
@@ -145,7 +145,7 @@ impl Writer {
         self.history.names().pop().expect("there is a first").1
     }
 
-    /// Does it, and notes when.
+    /// Runs a step, and notes its begin and end.
     fn op<T>(&mut self, world: &World, what: What, does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         self.history.ops.push(Op { begun: world.tick(), ended: NEVER, what });
         let done = does()?;
@@ -243,7 +243,7 @@ impl Writer {
         }
     }
 
-    /// Writes what is there again, and mostly goes on behind it.
+    /// Writes the existing pages again, and mostly continues behind them.
     fn rewrite(&mut self, world: &World, mut open: Open) -> io::Result<()> {
         let end = self.sizes[&open.file].div_ceil(PAGE);
         let from = match self.random.below(3) {
@@ -258,8 +258,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Whole pages in order, with something else between them at times; `false` if the file has lost its name
-    /// meanwhile.
+    /// Writes whole pages in order, sometimes with other operations between them. Returns `false` if the file
+    /// has lost its name meanwhile.
     fn stream(&mut self, world: &World, open: &mut Open, from: u64, pages: u64) -> io::Result<bool> {
         let chunk = match self.random.below(8) {
             _ if self.pace == Pace::Slow => 1 + self.random.below(24),
@@ -333,14 +333,14 @@ impl Writer {
         self.next_number
     }
 
-    /// As `fs::streams` tells.
+    /// The path of a write, by the rules of `fs::streams`.
     fn path(&mut self, file: u32, page: u64, pages: u64) -> Path {
         let Some(after) = self.shape.bypass_after else { return Path::Logged };
         let (offset, len) = (page * PAGE, pages * PAGE);
         let next = offset + len;
         let in_order = match self.streams.get(&file) {
             Some(&(known, bytes)) if known == offset => bytes + len,
-            // It takes this for one that had to wait, and comes again.
+            // weir takes this write for a retry of one that had to wait.
             Some(&(known, bytes)) if known == next && bytes >= len => bytes,
             _ => len,
         };
@@ -362,7 +362,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A part of a page, without `O_DIRECT`, whose rules it does not keep.
+    /// Writes a part of a page, without `O_DIRECT`, which requires whole sectors.
     fn patch(&mut self, world: &World, open: &Open) -> io::Result<()> {
         let pages = self.sizes[&open.file] / PAGE;
         if pages == 0 {
@@ -379,7 +379,7 @@ impl Writer {
         })
     }
 
-    /// A hole among what was written last.
+    /// Punches a hole into the newest pages.
     fn punch(&mut self, world: &World, open: &Open) -> io::Result<()> {
         let end = self.sizes[&open.file] / PAGE;
         let pages = (1 + self.random.below(300)).min(end);
@@ -394,7 +394,7 @@ impl Writer {
         })
     }
 
-    /// Mostly less than the file has, at times in the middle of a page, and at times more.
+    /// Truncates the file: mostly to a smaller size, sometimes within a page, and sometimes to a larger size.
     fn truncate(&mut self, world: &World, open: &Open) -> io::Result<()> {
         let pages = self.sizes[&open.file].div_ceil(PAGE);
         let near_end = pages.saturating_sub(1 + self.random.below(40));
@@ -407,7 +407,7 @@ impl Writer {
             if self.random.once_in(2) && page < pages { 8 + self.random.below(KEPT_MAX - 8) } else { 0 };
         let size = page * PAGE + part;
         if page + 1 == pages && size > self.sizes[&open.file] {
-            // It ends in this page already.
+            // The file ends in this page already.
             return Ok(());
         }
         self.op(world, What::Truncate { file: open.file, size }, || open.handle.set_len(size))?;
