@@ -178,7 +178,7 @@ impl fmt::Display for CleaningWait {
     }
 }
 
-/// Runs the benchmark and prints what it found.
+/// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
     cleanup::install()?;
     let parent = args.on.clone().unwrap_or_else(std::env::temp_dir);
@@ -253,7 +253,7 @@ fn overwrite(
     })
 }
 
-/// What writes waited for.
+/// Latencies of all writes, and details of two.
 #[derive(Default)]
 struct WriteWaits {
     micros: Vec<f64>,
@@ -262,7 +262,7 @@ struct WriteWaits {
     refused: u64,
 }
 
-/// What is looked at when a write is answered.
+/// Counters that are read when a write is answered.
 #[derive(Clone)]
 struct WatchedStore {
     store: Arc<Store>,
@@ -304,8 +304,9 @@ fn write_all(
     Ok(waits)
 }
 
-/// Writes a page. Where that had to wait: what happened until it was answered, which may be long before this thread has a
-/// processor again.
+/// Writes a page. If the write had to wait, returns the activity until the answer.
+///
+/// The answer may come long before this thread runs again.
 fn write_and_look(
     stack: &InProcessStack,
     watched: &WatchedStore,
@@ -326,13 +327,13 @@ fn write_and_look(
     })
 }
 
-/// A file of so many pages, or as many as leave space for what may be dirty at once, and for a round of cleaning.
+/// Makes a file of `pages` pages, or fewer, to leave space for dirty pages and a round of cleaning.
 fn fill(stack: &InProcessStack, pages: u64) -> Result<(Ino, u64), FsError> {
     let (store, caller) = (&stack.store, CallerCredentials { uid: 0, gid: 0, umask: 0 });
     let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", FileKind::File, 0o600, done))?.ino;
     let segments = store.space().total / store.segment_blocks();
     let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
-    // A round of cleaning, and what is written until its segments are free.
+    // A round of cleaning, and the writes until its segments are free.
     let round = (segments / 64).clamp(4, 256) + 4;
     let kept = BLOCKS_RESERVED_PER_PAGE * dirty + round * store.segment_blocks();
     let page = vec![1; PAGE_BYTES as usize];
@@ -349,13 +350,14 @@ fn fill(stack: &InProcessStack, pages: u64) -> Result<(Ino, u64), FsError> {
     Ok((file, pages))
 }
 
-/// Which share of the blocks for data holds live pages. Log entries and segment summaries take some of these blocks, and the
-/// store keeps some segments free.
+/// Share of the blocks for data that hold live pages.
+///
+/// Log entries and segment summaries take some of these blocks, and the store keeps some segments free.
 fn live_share(stack: &InProcessStack, before: &StoreCounters, after: &StoreCounters, pages: u64) -> f64 {
-    /// Each node has a copy.
+    /// Each node is stored twice.
     const COPIES: u64 = 2;
     let space = stack.store.space();
-    // Before they are compacted, half as many nodes may be dead as are live.
+    // Until compaction, up to half as many nodes are dead as are live.
     let blocks_for_data = space.total - space.free - space.nodes * 3 / 2;
     let count = |counter: fn(&StoreCounters) -> u64| counter(after) - counter(before);
     let data = count(|now| now.pages_written + now.pages_cleaned);
@@ -363,10 +365,10 @@ fn live_share(stack: &InProcessStack, before: &StoreCounters, after: &StoreCount
     pages as f64 / blocks_for_data as f64 * written as f64 / data.max(1) as f64
 }
 
-/// The blocks of data that a log writes for each page of uniform overwrites, if its segments are cleaned oldest first.
+/// Blocks of data that a log writes for each page of uniform overwrites, if cleaned oldest first.
 ///
-/// A segment is cleaned when all other segments have been written. A page is still live then with the probability
-/// u = exp(-(1 - u) / `live_share`), so the share u of all that is written was moved.
+/// A segment is cleaned when all other segments have been written. By then a page is still live with the
+/// probability u = exp(-(1 - u) / `live_share`), so cleaning moves the share u of all writes.
 fn oldest_first(live_share: f64) -> f64 {
     let mut still_live = 0.0_f64;
     for _ in 0..1000 {

@@ -203,7 +203,7 @@ fn text(report: &OverviewReport) -> String {
     out
 }
 
-/// So many marks, at least one.
+/// A bar with a length in proportion to `rate`, at least one mark.
 fn bar(rate: f64, longest: f64) -> String {
     "#".repeat((rate / longest * BAR_COLUMNS).round().max(1.0) as usize)
 }

@@ -159,7 +159,7 @@ fn write_ratios(out: &mut String, model: &DeviceReport) {
     }
 }
 
-/// Writes per second by size (rows) and system (columns).
+/// A table of writes per second by size (rows) and system (columns).
 fn write_table(out: &mut String, model: &DeviceReport) {
     let mut columns: Vec<(&str, &str)> = Vec::new();
     let mut sizes: Vec<u64> = Vec::new();

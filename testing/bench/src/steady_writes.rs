@@ -187,7 +187,7 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Writes to every page so many times, then for so many seconds.
+/// Writes to every page `passes` times, then for `seconds` seconds.
 fn measure(
     model: String,
     system: &'static str,
@@ -204,7 +204,7 @@ fn measure(
     let (mut before, mut writes) = (None, 0);
     let mut second = 0;
     while second < seconds {
-        // The passes before are not counted.
+        // The passes are not counted.
         let is_before = seed <= passes;
         if !is_before && second == seconds / 2 {
             (before, writes) = (counted()?, 0);
@@ -260,7 +260,7 @@ struct StoreCounts {
     pages_read: u64,
 }
 
-/// What weir's store did so far.
+/// Reads the counters of weir's store.
 fn counters(mount: &Path) -> Result<Option<StoreCounts>, BenchError> {
     let blocks_written = store_counter(mount, "blocks_written")?;
     let pages_read = store_counter(mount, "page_reads")?;
@@ -269,7 +269,7 @@ fn counters(mount: &Path) -> Result<Option<StoreCounts>, BenchError> {
         .map(|(blocks_written, pages_read)| StoreCounts { blocks_written, pages_read }))
 }
 
-/// What it holds now.
+/// Reads weir's memory and dirty data.
 fn held(mount: &Path) -> Result<MemoryHeld, BenchError> {
     let status: Value =
         serde_json::from_str(&run(weir("status").arg("--json").arg(mount))?).unwrap_or(Value::Null);
@@ -287,7 +287,7 @@ fn held(mount: &Path) -> Result<MemoryHeld, BenchError> {
     })
 }
 
-/// One of its counters.
+/// Reads one counter of the store of the weir mounted at `mount`.
 pub(super) fn store_counter(mount: &Path, name: &str) -> Result<Option<u64>, BenchError> {
     let text = run(weir("status").arg("--json").arg(mount))?;
     let status: Value = serde_json::from_str(&text).unwrap_or(Value::Null);

@@ -39,14 +39,15 @@ pub(crate) enum TraceVerb {
 
 /// Run a program under strace, and list the trees that it will touch
 ///
-/// Ends with the program's own exit code. What it used outside of the listed trees and left alone is added to the list after the
-/// run. What a trace cannot see: loads and stores through mappings, and io_uring; a warning says so if the program used them.
+/// Ends with the program's own exit code. After the run, files that the program used outside of the listed
+/// trees and did not change are added to the list. A trace cannot show loads and stores through mappings, or
+/// io_uring; a warning says so if the program used them.
 #[derive(Debug, Args)]
 pub(crate) struct RecordArgs {
     /// Where the trace goes; the list of files goes beside it, as FILE.snapshot
     #[arg(short, long, value_name = "FILE", default_value = "trace.strace")]
     pub(crate) output: PathBuf,
-    /// A tree to list before the run; repeat it for several
+    /// A tree to list before the run; repeat the option for several
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub(crate) tree: Vec<PathBuf>,
     /// The program and its arguments
@@ -56,8 +57,9 @@ pub(crate) struct RecordArgs {
 
 /// Compile a trace into one self-contained file
 ///
-/// Fails if less than half of the trace's calls can be used, and says why the others cannot: their lines cannot be read, no replay of
-/// them exists, or the trace does not show how their descriptor was opened. Options of strace that help: `-f -y -ttt -T -o FILE`.
+/// Fails if less than half of the trace's calls can be used, and gives the reasons for the others: the line
+/// cannot be read, no replay of the call exists, or the trace does not show how the descriptor was opened.
+/// These options of strace help: `-f -y -ttt -T -o FILE`.
 #[derive(Debug, Args)]
 pub(crate) struct CompileArgs {
     /// strace's output, plain or gzipped; several files are one trace, as `strace -ff` writes them
@@ -69,16 +71,17 @@ pub(crate) struct CompileArgs {
     /// The directory to which relative paths in the snapshot belong
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub(crate) snapshot_root: PathBuf,
-    /// What the tracer added between two calls, to be taken off think times [default: what the trace says]
+    /// Subtract this time of the tracer between two calls from think times [default: the time that the trace
+    /// notes]
     #[arg(long, value_name = "NANOSECONDS")]
     pub(crate) tracer_ns: Option<u64>,
-    /// Switch a rule off, in every order that has it; repeat it for several
+    /// Switch a rule off in every order that has it; repeat the option for several
     #[arg(long, value_name = "RULE", value_parser = rule)]
     pub(crate) without: Vec<Rule>,
     /// Put every action after the one before it: one action at a time
     #[arg(long)]
     pub(crate) program_sequence: bool,
-    /// The share of the trace's calls that must be of use
+    /// The share of the trace's calls that must be usable
     #[arg(long, value_name = "PERCENT", default_value_t = CompileSettings::default().used_percent_min,
         value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) min_used: u8,
@@ -92,26 +95,27 @@ fn rule(name: &str) -> Result<Rule, String> {
     Rule::from_switch_name(name).ok_or_else(|| format!("no such rule; the rules are {}", known()))
 }
 
-/// Say what a compiled trace holds, what of its trace could not be used, and what each order enforces
+/// Show the contents of a compiled trace, the unused calls of its trace, and the edges of each order
 #[derive(Debug, Args)]
 pub(crate) struct InfoArgs {
     /// A compiled trace
     pub(crate) compiled: PathBuf,
-    /// As one JSON object, for scripts
+    /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 /// Replay a compiled trace below a directory, or several at the same time
 ///
-/// Several compiled traces are replayed together: their initial trees are merged in one target, each has threads of its
-/// own, and one clock runs for all. What one needs to be another thing than another does is named before anything is done. There is
-/// a report for the whole, and one for each.
+/// Several compiled traces are replayed together: their initial trees are merged in one target, each has its
+/// own threads, and one clock runs for all. If two need a file to be of different kinds, the replay names the
+/// file and does nothing. There is a report for the whole, and one for each.
 ///
-/// Builds the initial tree in a new directory below DIR and replays in a process that sees nothing else: with root in a table
-/// of mounts of its own, without in a user namespace. The directory goes with the replay, also with one that is killed; what nobody
-/// was left to remove, the next replay below DIR removes. Unless --no-single is given, results that differ are looked up in a
-/// second replay with one thread: what differs there too is not due to the order.
+/// Builds the initial tree in a new directory below DIR and replays in a process that sees nothing else: with
+/// root in a mount namespace, without root in a user namespace. The directory is removed after the replay,
+/// even if the replay is killed. If no process was left to remove it, the next replay below DIR does. Unless
+/// --no-single is given, results that differ are checked in a second replay with one thread: the order is not
+/// the cause of differences that occur there, too.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes: 0 done, whatever differs; 1 failed; 2 the command line makes no sense;
@@ -121,10 +125,10 @@ pub(crate) struct ReplayArgs {
     /// Compiled traces
     #[arg(required = true)]
     pub(crate) compiled: Vec<PathBuf>,
-    /// Where to replay: a directory on the file system in question
+    /// The directory in which to replay, on the file system to test
     #[arg(long, value_name = "DIR")]
     pub(crate) on: PathBuf,
-    /// What orders the threads
+    /// The order that the threads keep
     #[arg(long, value_enum, default_value_t = OrderArg::Weir)]
     pub(crate) order: OrderArg,
     /// Keep the program's own pauses instead of replaying as fast as possible
@@ -133,27 +137,29 @@ pub(crate) struct ReplayArgs {
     /// Multiply the pauses; implies --natural
     #[arg(long, value_name = "FACTOR")]
     pub(crate) scale: Option<f64>,
-    /// What is in memory when the replay begins; `cold` empties all caches of the machine if root asks
+    /// The state of the page cache when the replay begins; `cold` empties all caches of the machine if you
+    /// are root
     #[arg(long, value_enum, default_value_t = CacheArg::AsBuilt)]
     pub(crate) cache: CacheArg,
-    /// With --cache cold: only what lies below DIR, as the traced program named it, is not in memory; the rest of the tree,
-    /// such as the program's libraries, is
+    /// With --cache cold: empty the cache only for files below DIR, as the traced program named it; other
+    /// files, such as the program's libraries, are in memory
     #[arg(long, value_name = "DIR")]
     pub(crate) cold_only: Option<PathBuf>,
-    /// What fsync and fdatasync mean: durable, as here; written to the device but not flushed, as on some other platforms; or
-    /// nothing
+    /// The meaning of fsync and fdatasync: durable, as on Linux; written to the device but not flushed, as on
+    /// some other platforms; or nothing
     #[arg(long, value_enum, default_value_t = FsyncArg::Durable)]
     pub(crate) fsync: FsyncArg,
-    /// Replay so often; the report is the median run, with the interval of all
+    /// Replay N times; the report is about the median run, with the interval of all
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) runs: u32,
     /// Write a time line of the median run that Perfetto and Chrome open
     #[arg(long, value_name = "FILE")]
     pub(crate) time_line: Option<PathBuf>,
-    /// Keep the tree as DIR/weir-replay-tree/tree and, if a replay has made it, restore only what the last one changed
+    /// Keep the tree as DIR/weir-replay-tree/tree. If an earlier replay has made it, restore only the files
+    /// that changed
     #[arg(long)]
     pub(crate) reuse: bool,
-    /// Do not look up differences in a second replay
+    /// Do not check differences in a second replay
     #[arg(long)]
     pub(crate) no_single: bool,
     /// Fail if a result differs because of the order
@@ -162,17 +168,17 @@ pub(crate) struct ReplayArgs {
     /// Leave the replayed tree behind, as DIR/weir-replay-kept-*/tree
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Give up after that many seconds in which nothing moves
+    /// Give up after this many seconds without progress
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) stall: u64,
-    /// As one JSON object, for scripts
+    /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OrderArg {
-    /// Only what does not commute
+    /// Order only calls that do not commute
     Weir,
     /// The rules of resource-oriented ordering, with sequential files
     Root,
@@ -180,7 +186,7 @@ pub(crate) enum OrderArg {
     Temporal,
     /// One thread makes all calls
     Single,
-    /// Nothing but each thread's own order
+    /// Keep only each thread's own order
     Unconstrained,
 }
 
@@ -196,18 +202,18 @@ pub(crate) enum FsyncArg {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CacheArg {
-    /// What building the tree left
+    /// As building the tree left it
     AsBuilt,
-    /// Nothing
+    /// Empty
     Cold,
-    /// The tree's files, as far as there is space
+    /// Filled with the tree's files, as far as there is space
     Warm,
 }
 
 /// Put reports of `weir-trace replay --json` side by side
 ///
-/// All are compared with the first. A star marks what differs by more than the noise: 95 % intervals that do not touch, which
-/// needs repeated runs (`replay --runs`).
+/// All reports are compared with the first. A star marks figures that differ by more than the noise: their 95
+/// % intervals do not touch. That needs repeated runs (`replay --runs`).
 #[derive(Debug, Args)]
 pub(crate) struct CompareArgs {
     /// Reports

@@ -235,7 +235,7 @@ fn quartiles(of: RoundSpread) -> String {
     format!("{}..{}", figure(of.first_quartile), figure(of.third_quartile))
 }
 
-/// Three digits or more.
+/// Formats a number with three digits or more.
 fn figure(value: f64) -> String {
     match value {
         below if below < 9.995 => format!("{below:.2}"),

@@ -44,7 +44,7 @@ fn child(a: &CallArguments<'_>) -> Option<u32> {
     }
 }
 
-/// Where the kernel clears a thread's id and wakes who waits there, once the thread has ended.
+/// The address where the kernel clears a thread's id and wakes waiters after the thread's end.
 fn told_at(a: &CallArguments<'_>) -> Option<u64> {
     let number = |value: &Value| match value {
         Value::Number(address) => Some(*address as u64),
@@ -56,8 +56,8 @@ fn told_at(a: &CallArguments<'_>) -> Option<u64> {
     a.values.iter().find_map(named)
 }
 
-/// Only who was woken, and who woke somebody, concern others. Requeueing and priority inheritance are left out: C libraries
-/// have given up the one, and few programs use the other.
+/// Decodes a futex call. Only sleeps and wakes matter to other threads. Requeueing and priority inheritance
+/// are left out: C libraries no longer use the former, and few programs use the latter.
 fn futex(a: &CallArguments<'_>) -> Ask {
     const COMMANDS: [(&str, i64); 4] = [
         ("FUTEX_WAIT", libc::FUTEX_WAIT as i64),
@@ -86,7 +86,7 @@ fn futex(a: &CallArguments<'_>) -> Ask {
     }
 }
 
-/// Flags stand in an argument `flags=...`, or in clone3's structure.
+/// The shared parts, from an argument `flags=...` or clone3's structure.
 fn share(a: &CallArguments<'_>) -> Share {
     let flags = a.values.iter().find_map(|value| value.field("flags"));
     let has = |name: &str| flags.is_some_and(|flags| symbols::has_flag(flags, name));
@@ -98,7 +98,7 @@ fn share(a: &CallArguments<'_>) -> Share {
     }
 }
 
-/// Calls that touch no file, wait, or whose effect on files nobody sees at this level (mappings).
+/// Whether a call touches no file, waits, or has effects on files that system calls do not show (mappings).
 fn idle(name: &str) -> bool {
     const PREFIXES: [&str; 8] = ["epoll_", "futex", "sched_", "rt_sig", "timer_", "set", "get", "sh"];
     const NAMES: &str = " mmap munmap mremap mprotect madvise brk mlock munlock poll ppoll select pselect6 ioctl \

@@ -45,8 +45,8 @@ pub struct Recording {
 const CALLS: &str = "trace=%file,%desc,%process,%ipc,%memory,%network,%creds,sync,futex,umask,unshare,setns,io_setup,io_submit,\
     io_getevents,io_destroy,io_cancel,io_uring_setup,io_uring_enter,io_uring_register";
 
-/// Lists the trees, runs the program under strace and waits for it, and adds to the list what it used outside of them. What
-/// strace itself costs is measured before, and noted in the trace.
+/// Lists the trees, runs the program under strace, waits for its end, and adds the files that it used outside
+/// of the trees to the list. The cost of strace is measured before and noted in the trace.
 pub fn record(settings: &RecordSettings) -> Result<Recording, TraceError> {
     let snapshot = settings.output.with_added_extension("snapshot");
     let trees = list_trees(&settings.trees, &snapshot)?;
@@ -64,7 +64,7 @@ pub fn record(settings: &RecordSettings) -> Result<Recording, TraceError> {
     Ok(Recording { status, tracer, unseen })
 }
 
-/// strace with what all recordings have in common.
+/// strace with the options of all recordings.
 fn strace(output: &Path) -> Command {
     let mut strace = Command::new("strace");
     strace.args([
@@ -73,7 +73,8 @@ fn strace(output: &Path) -> Command {
         "--absolute-timestamps=format:unix,precision:ns",
         "--syscall-times=ns",
     ]);
-    // Structures whole; but arguments and environment of programs, which may hold secrets, left out. Payload is never kept.
+    // Structures are printed whole, but not the arguments and environment of programs, which may hold
+    // secrets. File contents are never kept.
     strace.args(["-y", "-s", "0", "-e", "abbrev=execve,execveat", "-e", CALLS, "-o"]);
     strace.arg(output);
     strace

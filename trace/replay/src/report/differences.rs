@@ -65,28 +65,28 @@ pub struct Difference {
     pub line: u64,
     /// Its call.
     pub call: String,
-    /// What the program got.
+    /// The result that the program got.
     pub recorded: String,
-    /// What the replay got.
+    /// The result that the replay got.
     pub replayed: String,
-    /// Why.
+    /// The cause.
     pub cause: DifferenceCause,
 }
 
 /// Differences that look the same.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct DifferenceGroup {
-    /// Why.
+    /// The cause.
     pub cause: DifferenceCause,
     /// The call.
     pub call: String,
-    /// What the program got; of numbers, that of the first.
+    /// The result that the program got. For numbers, the first difference's.
     pub recorded: String,
-    /// What the replay got; of numbers, that of the first.
+    /// The result that the replay got. For numbers, the first difference's.
     pub replayed: String,
-    /// How many.
+    /// Number of differences.
     pub count: u64,
-    /// The first action of them.
+    /// The first action with this difference.
     pub first: u32,
     /// Its line in the trace.
     #[serde(default)]
@@ -95,7 +95,7 @@ pub struct DifferenceGroup {
 
 /// Differences by cause and kind, the most frequent first.
 pub(super) fn group(all: &[Difference]) -> Vec<DifferenceGroup> {
-    // Numbers differ in a thousand ways that look the same.
+    // Differences between numbers look alike, so numbers are not compared here.
     let kind = |text: &str| text.parse::<i64>().is_err().then(|| text.to_owned());
     let mut groups: BTreeMap<_, DifferenceGroup> = BTreeMap::new();
     for difference in all {
@@ -147,7 +147,7 @@ pub(super) fn find(compiled: &CompiledTrace, run: &ReplayRun, single: Option<&Re
     found
 }
 
-/// Descriptions of files that stand for those of /proc and /sys.
+/// Handles of files that stand for files in /proc and /sys.
 fn stand_ins(compiled: &CompiledTrace) -> BTreeSet<Handle> {
     let mut found = BTreeSet::new();
     for action in &compiled.actions {
@@ -173,7 +173,7 @@ fn on(op: &Op<Handle>) -> Option<Handle> {
 fn cause(action: &Action, outcome: Outcome) -> DifferenceCause {
     let writes = matches!(action.op, Op::Write { .. } | Op::WriteWith { .. });
     match outcome {
-        // A user namespace knows one user.
+        // A user namespace has only one user.
         Outcome::Error(libc::EINVAL) if matches!(action.op, Op::SetOwner { .. }) => {
             DifferenceCause::Permission
         }
@@ -182,13 +182,13 @@ fn cause(action: &Action, outcome: Outcome) -> DifferenceCause {
         Outcome::Error(libc::EPERM | libc::EACCES | libc::EROFS) => DifferenceCause::Permission,
         Outcome::Error(libc::EOPNOTSUPP | libc::ENOSYS) => DifferenceCause::Feature,
         Outcome::Error(libc::EMFILE | libc::ENFILE) => DifferenceCause::Descriptors,
-        // No signal interrupts a replay: a write that ends early has no space.
+        // No signal interrupts a replay, so a short write means a full device.
         Outcome::Value(_) if writes && action.recorded.succeeded() => DifferenceCause::Space,
         _ => DifferenceCause::Tree,
     }
 }
 
-/// The size that a stat showed. Of regular files only: those of others are the file system's choice.
+/// The size that a stat showed. Only for regular files, because the file system chooses the sizes of others.
 fn seen_size(action: &Action) -> Option<i64> {
     match &action.op {
         Op::Stat { seen: Some(seen), .. } if seen.mode & libc::S_IFMT == libc::S_IFREG => {
@@ -198,8 +198,8 @@ fn seen_size(action: &Action) -> Option<i64> {
     }
 }
 
-/// Whether a program would see the same. Descriptors' numbers are the kernel's choice, and the sizes of directory entries
-/// the file system's.
+/// Whether the result is the same for a program. Descriptor numbers are the kernel's choice, and sizes of
+/// directory entries the file system's.
 pub fn same(action: &Action, outcome: Outcome) -> bool {
     match (action.recorded, outcome) {
         (Outcome::Value(recorded), Outcome::Value(replayed)) => match &action.op {
@@ -212,13 +212,13 @@ pub fn same(action: &Action, outcome: Outcome) -> bool {
             Op::List { .. } => (recorded == 0) == (replayed == 0),
             _ => true,
         },
-        // An interrupted close has closed; a process's end has no result of its own.
+        // An interrupted close still closes, and a process's end has no result of its own.
         (_, Outcome::Value(_)) if matches!(action.op, Op::Close { .. }) => true,
         (recorded, replayed) => recorded == replayed,
     }
 }
 
-/// A result, for people.
+/// The text of a result.
 pub fn show(outcome: Outcome) -> String {
     match outcome {
         Outcome::Value(value) => value.to_string(),

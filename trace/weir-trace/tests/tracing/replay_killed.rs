@@ -29,7 +29,7 @@ fn replay(compiled: &Path, target: &Path, options: &[&str]) -> Command {
     command
 }
 
-/// Starts a replay and waits until it has made its first call. Also the processes below it.
+/// Starts a replay and waits for its first call. Also returns the processes below it.
 fn started(compiled: &Path, target: &Path) -> (Child, Vec<Pid>) {
     let mut command = replay(compiled, target, &["--natural"]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
@@ -43,7 +43,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id().cast_signed()).expect("a process")
 }
 
-/// The name of a process's state, and its parent; nothing if there is no such process.
+/// The state letter of a process, and its parent; `None` if there is no such process.
 fn state(pid: Pid) -> Option<(char, i32)> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
@@ -54,7 +54,7 @@ fn is_over(pid: Pid) -> bool {
     state(pid).is_none_or(|(state, _)| state == 'Z')
 }
 
-/// All processes that a process has started, and those that they have.
+/// All descendants of a process.
 fn below(parent: Pid) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").expect("proc").filter_map(Result::ok);
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok().and_then(Pid::from_raw));
@@ -115,7 +115,7 @@ fn a_replay_that_is_interrupted_ends_its_child_and_removes_its_tree() {
     ends_and_leaves_nothing(Signal::INT);
 }
 
-/// As a container or a machine that stops does it.
+/// As when a container or machine stops.
 #[test]
 fn what_a_replay_leaves_that_was_killed_with_all_its_processes_is_removed_by_the_next_one() {
     let sandbox = Sandbox::new();
@@ -124,7 +124,7 @@ fn what_a_replay_leaves_that_was_killed_with_all_its_processes_is_removed_by_the
     let (mut child, processes) = started(&compiled, &target);
     let others = target.join("weir-replay-1-0");
     fs::create_dir_all(others.join("tree")).expect("a directory that no replay made");
-    // The first does nothing any more when the second is killed; with that, the kernel ends the third.
+    // The reader is stopped, so it does nothing when the keeper is killed. The kernel then ends the replayer.
     kill_process(pid(&child), Signal::STOP).expect("it is there");
     kill_process(processes[0], Signal::KILL).expect("it is there");
     kill_process(pid(&child), Signal::KILL).expect("it is there");
@@ -167,7 +167,7 @@ fn no_option_names_the_directory_that_a_replay_empties() {
     assert_eq!(fs::read(precious.join("file")).expect("it is there"), b"precious");
 }
 
-/// Where a kept tree belongs, there is something else.
+/// Asserts that a replay refuses a foreign file or directory in the place of a kept tree.
 #[track_caller]
 fn is_not_taken(put: impl Fn(&Path, &Path)) {
     let sandbox = Sandbox::new();
