@@ -26,8 +26,7 @@
 //!    before 9 and before any client, since the log must say what such a page is before the page changes
 //!    again. If the buffer is full, everything is written back instead.
 //! 9. `store_recovered_range_ops` stores clones and moves. After 5 and 6, since it writes to both media;
-//! before
-//!    any client, since reads of their targets wait for them.
+//!    before any client, since reads of their targets wait for them.
 //! 10. `release_groups` frees the groups of all that was found stored. No write-back will do it for them.
 //!
 //! Then the mount is ready. Step by step, write-back asks the store about the other recovered pages
