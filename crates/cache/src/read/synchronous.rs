@@ -5,17 +5,14 @@ use crate::page_table::{PageKey, pages_of};
 use crate::state::{CacheShared, CacheState};
 use device::{ObjectId, PageNo};
 use std::ops::Range;
-use store::{PageResult, Store, StoreError};
+use store::{PageResult, StoreError};
 
-/// Puts a part of a page, from a position in it on, into zeros.
-type PageSink<'a> = &'a mut dyn FnMut(PageNo, usize, PageResult<'_>, &mut [u8]) -> Result<(), StoreError>;
-
-fn read_ranges(
-    store: &Store,
+/// Reads ranges (offset, length) of an object as it is now, in the order in which they lie in the store.
+pub(crate) fn read_all_now(
+    shared: &CacheShared,
     object: ObjectId,
     ranges: &[(u64, usize)],
-    lay: PageSink<'_>,
-) -> Result<Vec<Vec<u8>>, StoreError> {
+) -> Result<Vec<Vec<u8>>, CacheError> {
     let mut bytes: Vec<Vec<u8>> = ranges.iter().map(|&(_, len)| vec![0; len]).collect();
     let mut pages: Vec<(ObjectId, PageNo)> = Vec::new();
     let mut pieces: Vec<(usize, usize, Range<usize>)> = Vec::new();
@@ -26,32 +23,21 @@ fn read_ranges(
         }
     }
     let mut outcome = Ok(());
-    store.read_in_device_order(&pages, &mut |index, found| {
+    shared.store_io().read_in_device_order(&pages, &mut |index, found| {
         let (number, start, range) = pieces[index].clone();
-        let laid = lay(pages[index].1, start, found, &mut bytes[number][range]);
+        let key = PageKey { object, page: pages[index].1 };
+        let copied = copy_page(&mut shared.state(), key, start, found, &mut bytes[number][range]);
         if outcome.is_ok() {
-            outcome = laid;
+            outcome = copied;
         }
     });
     outcome?;
     Ok(bytes)
 }
 
-/// Reads ranges (offset, length) of an object as it is now, in the order in which they lie in the store.
-pub(crate) fn read_all_now(
-    shared: &CacheShared,
-    object: ObjectId,
-    ranges: &[(u64, usize)],
-) -> Result<Vec<Vec<u8>>, CacheError> {
-    let mut lay = |page, start, found: PageResult<'_>, into: &mut [u8]| {
-        overlay_page(&mut shared.state(), PageKey { object, page }, start, found, into)
-    };
-    Ok(read_ranges(shared.store_io(), object, ranges, &mut lay)?)
-}
-
-/// Reads a part of a page, from `start` on, into zeros: what the store has, unless it is punched, and over
-/// that what is in memory.
-fn overlay_page(
+/// Copies a part of a page, from `start` on, into zeros. The store's bytes come first, unless a newer punch
+/// removed them; the bytes in memory overwrite them.
+fn copy_page(
     state: &mut CacheState,
     key: PageKey,
     start: usize,
