@@ -18,9 +18,9 @@ const UNWRITTEN_BYTES_MAX: u64 = 8 * buffer::GROUP_BYTES;
 
 /// Punches that may be pending before they alone cause write-back: looking them up stays cheap.
 const PUNCHES_MAX: usize = 512;
-/// Reservations that operations did not use are kept for the next ones, up to this many pages. A write
-/// reserves five pages in case its page is clean; with spare pages, a write to a dirty page asks the store
-/// for nothing.
+/// Reservations that operations did not use are kept for the next ones, up to this many pages. A write of
+/// less than a page reserves five pages in case its page is clean; with spare pages, a write to a dirty page
+/// asks the store for nothing.
 const SPARE_PAGES_MAX: u64 = 16;
 
 /// Operations that wait for space, in their order of arrival, and the reservations of admitted ones.

@@ -410,9 +410,8 @@ impl Cache {
         self.parts.admission.admit(cost, then);
     }
 
-    /// [`admit`](Cache::admit) if there is space at once and it need not queue behind others. `None` if
-    /// this one has
-    /// to wait.
+    /// [`admit`](Cache::admit) if there is space at once and it need not queue behind others. `None` if this
+    /// one has to wait.
     pub fn admit_at_once(&self, cost: TransactionCost) -> Result<Option<SpaceReservation>, CacheError> {
         self.parts.admission.admit_at_once(cost)
     }

@@ -137,7 +137,8 @@ pub enum SpaceClaim {
     #[default]
     Data,
     /// A little reserved space: the operation changes names and attributes, so that a full file system can be
-    /// tidied up (`chmod`, `mv`, `mkdir`). What it writes replaces older data, except new names and inodes.
+    /// tidied up (`chmod`, `mv`, `mkdir`). Such operations replace older data, except for new names and
+    /// inodes.
     Names,
     /// All space: the operation only frees space (`unlink`, `truncate` to less).
     Frees,

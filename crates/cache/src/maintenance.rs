@@ -293,8 +293,8 @@ impl StoreMaintainer {
         now >= pauses.merge_not_before && self.shared.store().idle_merge_is_due()
     }
 
-    /// Merges the deltas of a leaf, then leaves the devices alone for as long as that took. What cannot be
-    /// merged stays as it is.
+    /// Merges the deltas of a leaf, then leaves the devices alone for as long as that took. Pages that cannot
+    /// be merged stay as they are.
     fn merge_step(&self) -> Result<(), CacheError> {
         let begun = self.shared.now();
         let merged = self.shared.store_io().idle_merge_step();
@@ -381,7 +381,7 @@ impl StoreMaintainer {
             return Ok(true);
         }
         let before = self.shared.store().space().free;
-        // Freeing what was deleted copies nothing. A node that cannot be read keeps what is below it from
+        // Freeing what was deleted copies nothing. An unreadable node keeps the nodes and pages below it from
         // being freed, and nothing else.
         while self.shared.store_io().free_deleted_step().unwrap_or(false) {}
         let cleaned = self.shared.store_io().clean_round()?;

@@ -23,7 +23,7 @@ pub enum CacheBug {
     StoredBeforeDurable,
     /// The old record of what is relogged is released before the new one is durable.
     RelogNotDurable,
-    /// A clone of a volume gets what some pages are when they are written back, not what they were at its
+    /// A clone of a volume gets some pages as they are when they are written back, not as they were at its
     /// point in time.
     CloneTooLate,
     /// A clone of a volume lacks the changes of a page that is written again while it is made.

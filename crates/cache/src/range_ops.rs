@@ -1,10 +1,9 @@
 //! Range operations (clones and moves of pages) that the store does not have yet.
 //!
 //! A range operation gives pages of one object, the target, the contents that pages of another, the source,
-//! have at its LSN. Older and newer changes of these pages are kept apart. When it begins, the target's
-//! older pages are
-//! dropped, and the source's older dirty pages leave the table and become its *dependencies*. From then on,
-//! what the table has of these pages is newer than the operation.
+//! have at its LSN. Older and newer changes of these pages are kept apart. When it begins, the target's older
+//! pages are dropped, and the source's older dirty pages leave the table and become its *dependencies*. From
+//! then on, what the table has of these pages is newer than the operation.
 //!
 //! The store gets everything in the order of LSNs: older punches of both objects, the dependencies, the
 //! operation, and then what the operation *blocks*. Until then it is not known what the store will have of

@@ -1,6 +1,5 @@
 //! The state that all parts of the cache share: the media, the clock, the settings, and the state under the
-//! one lock.
-//! No operation is implemented here.
+//! one lock. No operation is implemented here.
 
 use crate::admission::AdmissionQueue;
 use crate::bypass::LateLogged;

@@ -49,16 +49,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{PageRead, Store, StoreChange, StoreError, StoredPage};
 
-/// Pages behind a chosen page that are searched for further deltas.
+/// Pages of the object, from a chosen delta on, among which further dirty deltas are looked for.
 const DELTA_LOOKS: usize = 1024;
-/// Chosen pages of a step behind which that is done.
+/// The number of a step's chosen pages for which that is done.
 const DELTA_RUNS: usize = 4;
 /// Pages of a step: a MiB, so that a step is short on any device and many pages share its log entries.
 pub(crate) const STEP_PAGES: usize = 256;
-/// Bypassed pages of a step: most are consecutive, and their writers wait for the flushes.
+/// Bypassed pages of a step: more than [`STEP_PAGES`], as most are consecutive, and each step ends with a
+/// flush for which writers may wait.
 const BYPASS_STEP_PAGES: usize = 1024;
-/// A page takes along its dirty neighbours at most this many pages away: on both sides half a MiB, read and
-/// written at the speed of a long transfer.
+/// A page takes along its dirty neighbours at most this many pages away: half a MiB in all, read and written
+/// at the speed of a long transfer.
 const NEIGHBOUR_PAGES: u64 = 64;
 /// Attempts to store a recovered range operation before the mount goes on without.
 const ATTEMPTS_AT_START: usize = 3;
@@ -350,17 +351,16 @@ impl WriteBack {
         self.forget_stored_punches();
     }
 
-    /// Logs reverted pages again. A crash took their bypassed bytes, so each is again what older records
-    /// make of it. The new records tell the next recovery that these bytes are newer than the bypass;
-    /// nothing else
+    /// Logs reverted pages again. A crash took their bypassed bytes, so each is again what older records make
+    /// of it. The new records tell the next recovery that these bytes are newer than the bypass; nothing else
     /// would.
     pub(crate) fn log_reverted(&self, pages: &[PageKey]) -> Result<(), CacheError> {
         let state = self.shared.state();
         pages.iter().try_for_each(|key| self.relogger.append_page(&state, *key))
     }
 
-    /// Drops relogged punches that the store has. The log may begin behind a range operation, yet before an
-    /// older punch that was relogged: what the store has is newer than that punch.
+    /// Drops relogged punches that the store has. The log may have lost a range operation that is stored, and
+    /// still have an older punch, which was relogged. What the store has is newer than that punch.
     fn forget_stored_punches(&self) {
         let punches: Vec<_> =
             self.shared.state().pages.punches().filter(|(_, punch)| punch.is_relogged).collect();
@@ -964,7 +964,7 @@ pub(crate) struct AppliedChanges {
 
 impl AppliedChanges {
     /// Applies the rest, each time as much as the store takes at once. After an error the next call continues
-    /// there: a delta that is applied again takes one more block.
+    /// there. It applies no delta again, which would take one more block.
     pub(crate) fn apply_rest(
         &mut self,
         store: &Store,
@@ -1078,8 +1078,8 @@ impl DirtyPage {
     }
 }
 
-/// For a rescue: all bytes of pages of an object, and their page LSNs. Deltas are merged with what the
-/// store has.
+/// For a rescue: all bytes of pages of an object, and their page LSNs. Deltas are merged with what the store
+/// has.
 pub(crate) fn merge_with_store<'a>(
     store: &Store,
     object: ObjectId,

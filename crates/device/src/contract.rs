@@ -1,4 +1,4 @@
-//! What every [`Device`] must do, as one suite that each implementer's tests call.
+//! The rules of every [`Device`], as one suite that each implementer's tests call.
 
 use crate::address::Block;
 use crate::device::{BlockRead, Device};

@@ -156,7 +156,7 @@ impl DeviceError {
         NO_SPACE.contains(&self.errno)
     }
 
-    /// What the operator can do next.
+    /// The next step for the operator.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         Some(match io::Error::from_raw_os_error(self.errno).kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

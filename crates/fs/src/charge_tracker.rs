@@ -1,4 +1,4 @@
-//! What memory knows of files' charges; [`charge`](crate::charge) explains them.
+//! The charges of files, as far as memory knows them; [`charge`](crate::charge) explains them.
 
 use crate::format::InodeSlot;
 use device::{BLOCK_BYTES, PageNo};
@@ -16,7 +16,7 @@ const UNSURE_PART: u64 = 8;
 /// Counters of removals, of 8 bytes each. Files that share a counter invalidate each other's counts.
 const REMOVALS: usize = 1024;
 
-/// What memory knows of files' charges. Lost at a crash.
+/// The charges of files, as far as memory knows them. Lost at a crash.
 pub(crate) struct ChargeTracker {
     drifts: HashMap<InodeSlot, ChargeDrift>,
     /// How often pages were removed from files, by a hash of their slots.

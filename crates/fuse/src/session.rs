@@ -164,7 +164,7 @@ impl RequestLoop {
     }
 }
 
-/// What the loop does after a request.
+/// The loop's next step after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterRequest {
     Request,

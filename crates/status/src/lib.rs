@@ -27,7 +27,7 @@ pub struct StatusReport {
     pub incarnation: u64,
     /// Milliseconds since the mount.
     pub uptime_ms: u64,
-    /// What the start took.
+    /// Times and counts of the start.
     pub start: StartReport,
     /// Why the mount is read-only from now on: changes cannot be made durable. Null while all is well.
     pub failed: Option<String>,
@@ -48,7 +48,7 @@ pub struct StatusReport {
     pub dirty: DirtyReport,
     /// Requests and fetches that wait at this moment.
     pub in_flight: InFlightReport,
-    /// What is in memory.
+    /// Memory for pages.
     pub memory: CacheMemoryReport,
     /// The log in the buffer.
     pub buffer_log: BufferLogReport,
@@ -68,7 +68,7 @@ pub struct StatusReport {
     pub settings: SettingsReport,
 }
 
-/// What the start of a mount took.
+/// Times and counts of the start of a mount.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StartReport {
@@ -160,7 +160,7 @@ pub struct InFlightReport {
     pub fetches: u64,
 }
 
-/// What the cache has in memory.
+/// Pages in memory.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheMemoryReport {
@@ -302,7 +302,7 @@ pub struct ErrorCountsReport {
 pub struct SpaceReport {
     /// All space in segments, without those for which the host file system has no space.
     pub total_bytes: u64,
-    /// What volumes can use. The rest is for deletions, checkpoints and cleaning.
+    /// Space that volumes can use. The rest is for deletions, checkpoints and cleaning.
     pub usable_bytes: u64,
     /// Of the usable space, what is live, and what dirty data will probably take.
     pub used_bytes: u64,

@@ -59,7 +59,7 @@
 use crate::bug::{StoreBug, is_planted};
 use crate::counters::count;
 use crate::error::StoreError;
-use crate::format::LIST_OWNERS;
+use crate::format::SUMMARY_BLOCKS_MAX;
 use crate::log_entry::MirroredBlock;
 use crate::map::{BlockHolder, MovedBlock, NodeId, PageMap, ScanPurpose, ScanTarget};
 use crate::mirrored::{OpenMirroredPair, write_mirrored};
@@ -459,7 +459,7 @@ impl CleaningRound {
             let held = scan
                 .map(|scan| scan.holders.range(last.plus(1)..shared.medium.geometry().blocks_of(victim).end));
             let held = held.into_iter().flatten().filter(|(at, _)| !self.stuck.contains(at));
-            coming.extend(held.take(LIST_OWNERS as usize).map(|(&at, holders)| (at, holders[0].crc)));
+            coming.extend(held.take(SUMMARY_BLOCKS_MAX as usize).map(|(&at, holders)| (at, holders[0].crc)));
         }
         let owner = |at: Block, crc: u32| self.summary.as_ref().and_then(|scan| scan.entry(at, crc));
         coming.into_iter().map(|(at, crc)| (at, owner(at, crc))).collect()
@@ -731,7 +731,7 @@ impl CopySegment {
         placed: &mut CopyPlacement,
     ) -> bool {
         let geometry = shared.medium.geometry();
-        let fits = |offset: u64| blocks_per_summary(LIST_OWNERS, geometry.segment_blocks - offset);
+        let fits = |offset: u64| blocks_per_summary(SUMMARY_BLOCKS_MAX, geometry.segment_blocks - offset);
         let (segment, offset) = match self.open {
             Some((segment, offset)) if fits(offset) > 0 => (segment, offset),
             full => {

@@ -26,7 +26,7 @@ pub(crate) const INNER_CHILDREN: u64 = 256;
 /// Nodes that a page of the node table covers: 16 bytes each after its head.
 pub(crate) const TABLE_NODES: u64 = 252;
 /// Blocks for which a segment summary names the owners: 40 bytes each after its head.
-pub(crate) const LIST_OWNERS: u64 = 100;
+pub(crate) const SUMMARY_BLOCKS_MAX: u64 = 100;
 
 pub(crate) const SUPERBLOCK: Block = Block(0);
 /// The two checkpoint roots.

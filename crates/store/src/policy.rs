@@ -5,7 +5,7 @@
 //! frees, times how long it will stay free, over the cost of reading the segment and writing its live blocks.
 
 use crate::bug::{StoreBug, is_planted};
-use crate::format::LIST_OWNERS;
+use crate::format::SUMMARY_BLOCKS_MAX;
 
 /// The classes of users of free segments. Each class leaves alone the segments that the classes after it
 /// need.
@@ -46,9 +46,10 @@ pub(crate) struct NodeSpaceUse {
 }
 
 impl NodeSpaceUse {
-    /// Blocks that node segments may still take before the emptiest are compacted, with those that are about
-    /// to be free. The larger of two numbers: now, and when the next checkpoint has written what is dirty.
-    /// New nodes make the second larger: what is live then may lie in segments that are two thirds live.
+    /// Blocks that node segments may still take before the emptiest are compacted. Segments that are about to
+    /// be free count as held. The larger of two numbers: now, and when the next checkpoint has written what
+    /// is dirty. New nodes make the second larger: what is live then may lie in segments that are two thirds
+    /// live.
     fn until_compacted(&self) -> u64 {
         let then = NodeSpaceUse {
             live: self.live.max(self.nodes + self.tables),
@@ -153,8 +154,8 @@ pub(crate) const METADATA_COPIES: u64 = 2;
 /// Segments that the log takes when it starts anew.
 const LOG_SEGMENTS: u64 = 2;
 
-/// Recoveries that are cut off after their first root. Each holds a pair of node segments that is barely
-/// filled, until the first of these pairs is freed.
+/// Recoveries in a row that are cut off after they wrote a root. Each leaves as many pairs as the tables
+/// fill. The fourth finds those of the first dead in both roots.
 const RECOVERIES: u64 = 3;
 
 /// Pairs of segments that compacting two pairs takes before it frees two.
@@ -171,8 +172,8 @@ const EMPTYING_SEGMENTS: u64 = 1;
 /// Segments for deletions of volumes: one that the log moves on to, and a pair for each segment that the
 /// tables fill. The next checkpoint takes these pairs even where the one before has used up its own, so that
 /// [compaction](NodeSpaceUse::compaction) may begin.
-fn deletion_segments(tables: u64) -> u64 {
-    if is_planted(StoreBug::DeletionsWithoutClass) { 0 } else { 1 + METADATA_COPIES * tables }
+fn deletion_segments(table_pairs: u64) -> u64 {
+    if is_planted(StoreBug::DeletionsWithoutClass) { 0 } else { 1 + METADATA_COPIES * table_pairs }
 }
 
 /// Segments for the cleaner, above the emptying one. The cleaner must be able to empty some segments when the
@@ -180,9 +181,9 @@ fn deletion_segments(tables: u64) -> u64 {
 /// as it may leave those of the log and the nodes.
 const CLEANER_SEGMENTS: u64 = 6 + METADATA_COPIES;
 
-/// Of [`CLEANER_SEGMENTS`], those that must survive incarnation after incarnation, each of which writes the
-/// first page of a new log.
-const KEPT_FROM_WRITERS: u64 = 4 + METADATA_COPIES;
+/// Those of [`CLEANER_SEGMENTS`] that even a vector in the log's open segment leaves alone: each mount writes
+/// the first page of a new log.
+const KEPT_FROM_OPEN_SEGMENT: u64 = 4 + METADATA_COPIES;
 
 /// Segments that are neither free nor may be cleaned: the log's open one and the one after it, the cleaner's
 /// and its pair, and the pair of arenas; and those that a vector takes, a segment of log and a pair.
@@ -222,9 +223,9 @@ pub(crate) fn reserve_blocks(nodes: &NodeSpaceUse, segments: u64) -> u64 {
         + segments * dead_blocks_max(segment)
 }
 
-/// Blocks that data leaves to names and attributes, in a store of `blocks` blocks. A rename states 53 pages,
-/// each of which may be alone in a leaf of the map: 742 blocks. It releases most of these at once, and the
-/// blocks that it writes replace others.
+/// Blocks that data leaves to names and attributes, in a store of `blocks` blocks. A rename states 53 pages
+/// in small directories, each of which may be alone in a leaf of the map: 742 blocks. It releases most of
+/// these at once, and the blocks that it writes replace others.
 pub(crate) fn names_reserve_blocks(blocks: u64) -> u64 {
     (blocks / 64).min(2048)
 }
@@ -250,7 +251,7 @@ pub(crate) fn free_segments_floor(class: SpaceClass, nodes: &NodeSpaceUse) -> u6
         SpaceClass::EmptiesAtOnce => empties,
         SpaceClass::Frees => frees,
         SpaceClass::Cleaner => frees + FREEING_SEGMENTS,
-        SpaceClass::OpenSegment => frees + FREEING_SEGMENTS + KEPT_FROM_WRITERS,
+        SpaceClass::OpenSegment => frees + FREEING_SEGMENTS + KEPT_FROM_OPEN_SEGMENT,
         SpaceClass::Writer => frees + FREEING_SEGMENTS + CLEANER_SEGMENTS,
     }
 }
@@ -299,29 +300,29 @@ pub(crate) fn is_worth_cleaning(live: u64, segment_blocks: u64) -> bool {
 
 /// Most dead blocks of a segment that is not worth cleaning.
 pub(crate) fn dead_blocks_max(segment_blocks: u64) -> u64 {
-    gain_min(segment_blocks) + segment_blocks.div_ceil(LIST_OWNERS)
+    gain_min(segment_blocks) + segment_blocks.div_ceil(SUMMARY_BLOCKS_MAX)
 }
 
-/// Most blocks that moving `moved` blocks of one segment takes, with their summaries: one for each hundred;
-/// and one more where the target segment ends, or for a block that is left over there. A segment that is
-/// [worth cleaning](is_worth_cleaning) meets only one such end.
+/// Most blocks that moving `moved` blocks of one segment takes, with their summaries: one for each hundred,
+/// and one block more: where the target segment ends, another summary is needed, or its last block stays
+/// empty. A segment that is [worth cleaning](is_worth_cleaning) meets only one such end.
 pub(crate) fn with_summaries(moved: u64) -> u64 {
-    moved + moved.div_ceil(LIST_OWNERS) + 1
+    moved + moved.div_ceil(SUMMARY_BLOCKS_MAX) + 1
 }
 
 /// Moved blocks that fit, with their summaries, into the last `blocks` blocks of a segment.
 pub(crate) fn fit_with_summaries(blocks: u64) -> u64 {
-    blocks - blocks.div_ceil(LIST_OWNERS + 1)
+    blocks - blocks.div_ceil(SUMMARY_BLOCKS_MAX + 1)
 }
 
 /// Blocks that one summary names, where `blocks` blocks of a victim are to be moved and `left` blocks of the
 /// target segment are left; 0 where nothing fits behind a summary.
 pub(crate) fn blocks_per_summary(blocks: u64, left: u64) -> u64 {
-    blocks.min(LIST_OWNERS).min(left.saturating_sub(1))
+    blocks.min(SUMMARY_BLOCKS_MAX).min(left.saturating_sub(1))
 }
 
-/// Victims of one round: enough that many share a walk, where it takes one; few enough that what the walk
-/// found is still true at the end.
+/// The most victims of one round: enough that many share a walk of the map, if one is needed; few enough that
+/// what the walk found is still true when the round ends.
 pub(crate) fn segments_per_round(segments: u64) -> usize {
     (segments / 64).clamp(4, 256) as usize
 }
@@ -347,14 +348,15 @@ pub(crate) fn low_mark(segments: u64) -> u64 {
 /// written between two checkpoints, during which the thread that allocates does something else.
 const AHEAD_BLOCKS: u64 = 65_536;
 
-/// Least segments that are allocated ahead, if [`AHEAD_BLOCKS`] is not less: a new store has nothing yet.
+/// The fewest segments that are allocated ahead, unless [`AHEAD_BLOCKS`] are fewer: a sixteenth of a new
+/// store is nothing.
 const AHEAD_SEGMENTS: u64 = 4;
 
 /// Segments that a sparse store file of `held` segments has allocated ahead of need.
 ///
-/// When fewer than these are free above what is wanted, twice as many are allocated. A trim leaves four times
-/// as many, so that the same space is not freed and asked for again and again. The number is a sixteenth of
-/// the file: four times that is a quarter more than a small store needs.
+/// When fewer than these are free above where cleaning starts, more are allocated, until twice as many are. A
+/// trim leaves four times as many, so that the same space is not freed and asked for again and again. The
+/// number is a sixteenth of the file, within limits: so a trim leaves about a quarter.
 pub(crate) fn segments_ahead(held: u64, segment_blocks: u64) -> u64 {
     let most = (AHEAD_BLOCKS / segment_blocks).max(1);
     (held / 16).clamp(AHEAD_SEGMENTS.min(most), most)

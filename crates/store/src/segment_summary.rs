@@ -76,14 +76,14 @@ struct SummaryEntryBytes {
 const HEAD_BYTES: usize = size_of::<SummaryBytes>();
 const OWNER_BYTES: usize = size_of::<SummaryEntryBytes>();
 const _: () = assert!(HEAD_BYTES == 64 && OWNER_BYTES == 40);
-const _: () = assert!(HEAD_BYTES + LIST_OWNERS as usize * OWNER_BYTES <= device::BLOCK_BYTES);
+const _: () = assert!(HEAD_BYTES + SUMMARY_BLOCKS_MAX as usize * OWNER_BYTES <= device::BLOCK_BYTES);
 
 const UNKNOWN: u8 = 0;
 const KNOWN: u8 = 1;
 
 impl SummaryBlock {
     pub(crate) fn encode(&self, store: StoreId) -> Box<Page> {
-        assert!(self.entries.len() as u64 <= LIST_OWNERS, "more owners than a list has space for");
+        assert!(self.entries.len() as u64 <= SUMMARY_BLOCKS_MAX, "more owners than a list has space for");
         let header = SummaryBytes {
             head: StructureHead::new(MAGIC_OWNERS, store),
             incarnation: self.incarnation.0.into(),
@@ -107,7 +107,7 @@ impl SummaryBlock {
         verify_head(&page.0, MAGIC_OWNERS, store)?;
         let (header, rest) = SummaryBytes::read_from_prefix(&page.0).ok()?;
         let count = header.owners.get() as usize;
-        if count as u64 > LIST_OWNERS {
+        if count as u64 > SUMMARY_BLOCKS_MAX {
             return None;
         }
         Some(SummaryBlock {

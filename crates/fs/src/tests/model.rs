@@ -222,7 +222,7 @@ impl ModelFs {
         }
     }
 
-    /// What an unmount does to open counts.
+    /// An unmount drops open counts.
     pub(crate) fn reopen(&mut self) {
         for ino in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.nodes.get_mut(&ino).expect("it was there").held = 0;
