@@ -116,7 +116,8 @@ pub enum RequestKind {
     Sync,
 }
 
-/// An operation that a replay executes. The variants' order is part of the format: new ones go to the end.
+/// An operation that a replay executes. The variants' order is part of the format: new ones go to the
+/// end, and make a new version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are the arguments of the call that the variant names")]
 pub enum Op<D> {
