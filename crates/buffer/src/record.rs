@@ -79,7 +79,7 @@ pub const TRANSACTION_OVERHEAD_BYTES: u64 = (TRANSACTION_HEADER_BYTES + GROUP_HE
 /// The largest number of bytes of the ring that one transaction can take, as if it were committed alone: for
 /// `records` records, which write `bytes` bytes together. See
 /// [`Buffer::free_bytes`](crate::Buffer::free_bytes).
-pub fn footprint(records: u64, bytes: u64) -> u64 {
+pub const fn footprint(records: u64, bytes: u64) -> u64 {
     let content = TRANSACTION_OVERHEAD_BYTES + records * RECORD_OVERHEAD_BYTES + bytes;
     content.next_multiple_of(BLOCK_BYTES as u64)
 }

@@ -51,16 +51,18 @@ struct WaitingOperation {
     cleaned_before: u64,
 }
 
-enum AdmissionDecision {
-    Admit(SpaceReservation),
+/// What becomes of an operation that asks for space.
+pub(crate) enum AdmissionDecision {
+    Admit(ReservedSpace),
     Wait,
     WaitToBypass,
     Refuse(CacheError),
 }
 
-/// Permission to apply one transaction within its cost. Dropping it releases what was not used.
-pub struct SpaceReservation {
-    shared: Arc<CacheShared>,
+/// Space of one transaction. Its pages are reserved in the store; the rest counts only where it is
+/// [booked](AdmissionQueue::book).
+#[derive(Debug, Default)]
+pub(crate) struct ReservedSpace {
     /// Reserved pages of the store that no dirty page has taken over.
     pages: u64,
     claim: SpaceClaim,
@@ -71,22 +73,21 @@ pub struct SpaceReservation {
     estimate: ReservationEstimate,
 }
 
-impl SpaceReservation {
+impl ReservedSpace {
     /// Which space its operation may take.
     pub(crate) fn claim(&self) -> SpaceClaim {
         self.claim
     }
 
     /// Whether its operation may bypass the buffer.
-    pub(crate) fn is_bypassing(&self) -> bool {
+    pub(crate) fn may_bypass(&self) -> bool {
         self.bypass_pages > 0
     }
 
     /// Extends it to `pages` pages.
-    pub(crate) fn grow_to(&mut self, pages: u64, state: &mut CacheState) -> Result<(), StoreError> {
+    fn grow_to(&mut self, pages: u64, store: &Store, state: &mut CacheState) -> Result<(), StoreError> {
         if pages > self.pages {
-            let estimate = state.reservation_estimate();
-            state.admission.reserve(self.shared.store(), pages - self.pages, self.claim, estimate)?;
+            state.reserve(store, pages - self.pages, self.claim, ReservationEstimate::default())?;
             self.pages = pages;
         }
         Ok(())
@@ -97,16 +98,13 @@ impl SpaceReservation {
         self.pages -= pages;
     }
 
-    /// Releases what was not used, under the state's lock; dropping it then does nothing more. Returns true
-    /// if operations wait: the committer must be woken to admit them.
-    pub(crate) fn release_unused(&mut self, state: &mut CacheState) -> bool {
+    /// Releases the pages that were not used. Returns true if operations wait: the committer must be woken to
+    /// admit them.
+    pub(crate) fn release_pages(&mut self, store: &Store, state: &mut CacheState) -> bool {
         let pages = std::mem::take(&mut self.pages);
         if pages > 0 {
-            self.release_pages(pages, state);
+            state.release_reserved(pages, self.claim, store);
         }
-        state.admission.reserved_bytes -= std::mem::take(&mut self.buffer_bytes);
-        state.admission.estimate = state.admission.estimate - std::mem::take(&mut self.estimate);
-        state.admission.bypass_pages -= std::mem::take(&mut self.bypass_pages);
         // The released space may be all that an operation waits for.
         let awaited = state.admission.is_waiting() || state.admission.is_waiting_to_bypass();
         if awaited {
@@ -116,37 +114,87 @@ impl SpaceReservation {
     }
 }
 
+/// Permission to apply one transaction within its cost. Dropping it releases what was not used.
+pub struct SpaceReservation {
+    shared: Arc<CacheShared>,
+    /// Booked. `None` once it is released.
+    space: Option<ReservedSpace>,
+}
+
 impl SpaceReservation {
-    fn release_pages(&self, pages: u64, state: &mut CacheState) {
-        let store = self.shared.store();
-        // An operation with a larger claim may have got pages that the store does not have. They must not
-        // become spare.
-        if self.claim > SpaceClaim::Data || state.is_stopping() || state.admission.is_waiting() {
-            state.admission.release_spare(store);
-            return store.release(pages);
-        }
-        state.admission.spare_pages += pages;
-        let beyond = state.admission.spare_pages.saturating_sub(SPARE_PAGES_MAX);
-        if beyond > 0 {
-            store.release(beyond);
-            state.admission.spare_pages = SPARE_PAGES_MAX;
-        }
+    /// The space, extended to `pages` pages. The caller holds the state's lock.
+    pub(crate) fn space_for(
+        &mut self,
+        pages: u64,
+        state: &mut CacheState,
+    ) -> Result<&mut ReservedSpace, StoreError> {
+        let space = self.space.as_mut().expect("a reservation is good for one transaction");
+        space.grow_to(pages, self.shared.store(), state)?;
+        Ok(space)
+    }
+
+    /// Releases what was not used, under the state's lock; dropping it then does nothing more. Returns true
+    /// if operations wait: the committer must be woken to admit them.
+    pub(crate) fn release_unused(&mut self, state: &mut CacheState) -> bool {
+        let Some(mut space) = self.space.take() else { return false };
+        state.admission.unbook(&space);
+        space.release_pages(self.shared.store(), state)
     }
 }
 
 impl Drop for SpaceReservation {
     fn drop(&mut self) {
-        if self.pages == 0
-            && self.buffer_bytes == 0
-            && self.bypass_pages == 0
-            && self.estimate == ReservationEstimate::default()
-        {
-            return;
+        if self.space.is_some() {
+            let shared = self.shared.clone();
+            let awaited = self.release_unused(&mut shared.state());
+            if awaited {
+                shared.wake(BackgroundTask::Commit);
+            }
         }
-        let shared = self.shared.clone();
-        let awaited = self.release_unused(&mut shared.state());
-        if awaited {
-            shared.wake(BackgroundTask::Commit);
+    }
+}
+
+impl CacheState {
+    /// Reserves pages in the store, of which `own_estimate` is known: all of them spare ones, if there are
+    /// enough. An operation that frees space gets them in any case: the store keeps a reserve for that, and
+    /// reserves nothing for others until there is space for these pages.
+    fn reserve(
+        &mut self,
+        store: &Store,
+        pages: u64,
+        claim: SpaceClaim,
+        own_estimate: ReservationEstimate,
+    ) -> Result<(), StoreError> {
+        let more = pages.saturating_sub(self.admission.spare_pages);
+        if more > 0 {
+            let estimate = self.reservation_estimate() + own_estimate;
+            let outcome = if claim == SpaceClaim::Data {
+                store.reserve(more, estimate)
+            } else {
+                store.reserve_for_names(more, estimate)
+            };
+            match outcome {
+                Err(error) if error.is_full() && claim == SpaceClaim::Frees => store.reserve_unchecked(more),
+                outcome => outcome?,
+            }
+        }
+        self.admission.spare_pages -= pages - more;
+        Ok(())
+    }
+
+    /// Releases reserved pages, or keeps them for the next operations.
+    fn release_reserved(&mut self, pages: u64, claim: SpaceClaim, store: &Store) {
+        // An operation with a larger claim may have got pages that the store does not have. They must not
+        // become spare.
+        if claim > SpaceClaim::Data || self.is_stopping() || self.admission.is_waiting() {
+            self.admission.release_spare(store);
+            return store.release(pages);
+        }
+        self.admission.spare_pages += pages;
+        let beyond = self.admission.spare_pages.saturating_sub(SPARE_PAGES_MAX);
+        if beyond > 0 {
+            store.release(beyond);
+            self.admission.spare_pages = SPARE_PAGES_MAX;
         }
     }
 }
@@ -155,6 +203,19 @@ impl AdmissionQueue {
     /// Whether an operation waits for space. Those that wait to bypass do not count.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Counts the space of an operation that applies its changes later.
+    fn book(&mut self, space: &ReservedSpace) {
+        self.reserved_bytes += space.buffer_bytes;
+        self.bypass_pages += space.bypass_pages;
+        self.estimate = self.estimate + space.estimate;
+    }
+
+    fn unbook(&mut self, space: &ReservedSpace) {
+        self.reserved_bytes -= space.buffer_bytes;
+        self.bypass_pages -= space.bypass_pages;
+        self.estimate = self.estimate - space.estimate;
     }
 
     /// Whether an operation must wait behind others. Operations that free space pass all of them; changes of
@@ -222,32 +283,6 @@ impl AdmissionQueue {
             store.release(std::mem::take(&mut self.spare_pages));
         }
     }
-
-    /// Reserves pages in the store, where `estimate` is about these pages and all reserved ones. An operation
-    /// that frees space gets them in any case: the store keeps a reserve for that, and reserves nothing for
-    /// others until there is space for these pages.
-    fn reserve(
-        &mut self,
-        store: &Store,
-        pages: u64,
-        claim: SpaceClaim,
-        estimate: ReservationEstimate,
-    ) -> Result<(), StoreError> {
-        let more = pages.saturating_sub(self.spare_pages);
-        if more > 0 {
-            let outcome = if claim == SpaceClaim::Data {
-                store.reserve(more, estimate)
-            } else {
-                store.reserve_for_names(more, estimate)
-            };
-            match outcome {
-                Err(error) if error.is_full() && claim == SpaceClaim::Frees => store.reserve_unchecked(more),
-                outcome => outcome?,
-            }
-        }
-        self.spare_pages -= pages - more;
-        Ok(())
-    }
 }
 
 /// Decides which operations are admitted.
@@ -261,28 +296,26 @@ impl AdmissionControl {
         AdmissionControl { shared }
     }
 
-    /// A reservation if there is space now and the operation need not queue behind others. `None` if it has
-    /// to wait.
-    pub(crate) fn admit_at_once(
-        &self,
-        cost: TransactionCost,
-    ) -> Result<Option<SpaceReservation>, CacheError> {
-        let mut state = self.shared.state();
+    /// Decides about an operation that applies its changes now, under the same lock. It waits where it would
+    /// have to queue behind others.
+    pub(crate) fn decide_at_once(&self, state: &mut CacheState, cost: TransactionCost) -> AdmissionDecision {
         if state.admission.must_queue(cost.claim) {
-            return Ok(None);
-        }
-        match self.decide(&mut state, cost) {
-            AdmissionDecision::Wait | AdmissionDecision::WaitToBypass => Ok(None),
-            AdmissionDecision::Admit(reservation) => Ok(Some(reservation)),
-            AdmissionDecision::Refuse(error) => Err(error),
+            AdmissionDecision::Wait
+        } else {
+            self.decide(state, cost)
         }
     }
 
+    fn reservation(&self, state: &mut CacheState, space: ReservedSpace) -> SpaceReservation {
+        state.admission.book(&space);
+        SpaceReservation { shared: self.shared.clone(), space: Some(space) }
+    }
+
+    /// Asks for space. `then` gets a reservation: at once if there is space, otherwise when there is. Refused
+    /// if the store is full, at once or after an attempt to make space.
     pub(crate) fn admit(&self, cost: TransactionCost, then: CacheCompletion<SpaceReservation>) {
         let mut state = self.shared.state();
-        let queued = state.admission.must_queue(cost.claim);
-        let verdict = if queued { AdmissionDecision::Wait } else { self.decide(&mut state, cost) };
-        match verdict {
+        match self.decide_at_once(&mut state, cost) {
             AdmissionDecision::Wait => {
                 state.counters.admissions_parked += 1;
                 state.admission.release_spare(self.shared.store());
@@ -306,7 +339,8 @@ impl AdmissionControl {
                 drop(state);
                 self.shared.wake(BackgroundTask::WriteBack);
             }
-            AdmissionDecision::Admit(reservation) => {
+            AdmissionDecision::Admit(space) => {
+                let reservation = self.reservation(&mut state, space);
                 drop(state);
                 then(Ok(reservation));
             }
@@ -323,7 +357,8 @@ impl AdmissionControl {
             match self.decide(state, first.cost) {
                 AdmissionDecision::Wait => return state.admission.waiting.push_front(first),
                 AdmissionDecision::WaitToBypass => state.admission.waiting_to_bypass.push_back(first),
-                AdmissionDecision::Admit(reservation) => {
+                AdmissionDecision::Admit(space) => {
+                    let reservation = self.reservation(state, space);
                     self.complete_waiter(state, first, Ok(reservation), completions)
                 }
                 AdmissionDecision::Refuse(error) => {
@@ -337,7 +372,8 @@ impl AdmissionControl {
                 AdmissionDecision::WaitToBypass => {
                     return state.admission.waiting_to_bypass.push_front(first);
                 }
-                AdmissionDecision::Admit(reservation) => {
+                AdmissionDecision::Admit(space) => {
+                    let reservation = self.reservation(state, space);
                     self.complete_waiter(state, first, Ok(reservation), completions)
                 }
                 AdmissionDecision::Refuse(error) => {
@@ -360,7 +396,7 @@ impl AdmissionControl {
         completions.push(move || then(outcome));
     }
 
-    /// Decides about an operation, and reserves its space if it is admitted.
+    /// Decides about an operation, and reserves its pages if it is admitted.
     fn decide(&self, state: &mut CacheState, cost: TransactionCost) -> AdmissionDecision {
         if let Some(why) = state.failed().cloned() {
             return AdmissionDecision::Refuse(CacheError::ReadOnly { why });
@@ -376,24 +412,27 @@ impl AdmissionControl {
         let unlogged = state.pages.unlogged() as u64;
         let buffer = self.shared.buffer();
         // A write that has no space to bypass even alone is written like any other.
-        let bypass_pages =
-            if bypass::has_space_for(buffer, cost.bypass_pages, 0) { cost.bypass_pages } else { 0 };
-        let has_space = bypass::has_space_for(buffer, bypass_pages, unlogged + state.admission.bypass_pages);
-        if bypass_pages > 0 && (!has_space || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due) {
+        let may_bypass = cost.bypass_pages > 0 && bypass::has_space_for(buffer, cost.bypass_pages, 0);
+        let bypass_pages = if may_bypass { cost.bypass_pages } else { 0 };
+        let others = unlogged + state.admission.bypass_pages;
+        if may_bypass
+            && (!bypass::has_space_for(buffer, bypass_pages, others)
+                || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due)
+        {
             return AdmissionDecision::WaitToBypass;
         }
         let buffer_bytes = buffer_bytes + bypass::reserved_bytes(bypass_pages);
-        // Log space that an operation leaves: data 5/32, names 4/32, what frees 2/32. Relogging leaves
-        // 2/32, too.
-        let kept = match cost.claim {
-            SpaceClaim::Data => buffer.capacity_bytes() / 8 + buffer.capacity_bytes() / 32,
-            SpaceClaim::Names => buffer.capacity_bytes() / 8,
-            SpaceClaim::Frees => buffer.capacity_bytes() / 16,
+        // Log space that an operation leaves; relogging leaves 2/32.
+        let thirty_seconds = match cost.claim {
+            SpaceClaim::Data => 5,
+            SpaceClaim::Names => 4,
+            SpaceClaim::Frees => 2,
         };
+        let kept = buffer.capacity_bytes() / 32 * thirty_seconds;
         let reserved = state.admission.reserved_bytes + bypass::reserved_bytes(unlogged);
         let space = buffer.free_bytes().saturating_sub(reserved);
         let crowded =
-            cost.claim < SpaceClaim::Frees && self.shared.settings().crowding(state.pages.memory()) > 1.0;
+            cost.claim < SpaceClaim::Frees && self.shared.settings().is_over_limit(state.pages.memory());
         if self.shared.buffer().open_bytes() > UNWRITTEN_BYTES_MAX {
             return AdmissionDecision::Wait;
         }
@@ -414,21 +453,14 @@ impl AdmissionControl {
         }
         state.retries.note_space_found();
         let own_estimate = estimate_of_run(cost.run);
-        let estimate = state.reservation_estimate() + own_estimate;
-        match state.admission.reserve(self.shared.store(), cost.pages, cost.claim, estimate) {
-            Ok(()) => {
-                state.admission.estimate = state.admission.estimate + own_estimate;
-                state.admission.reserved_bytes += buffer_bytes;
-                state.admission.bypass_pages += bypass_pages;
-                AdmissionDecision::Admit(SpaceReservation {
-                    shared: self.shared.clone(),
-                    pages: cost.pages,
-                    claim: cost.claim,
-                    buffer_bytes,
-                    bypass_pages,
-                    estimate: own_estimate,
-                })
-            }
+        match state.reserve(self.shared.store(), cost.pages, cost.claim, own_estimate) {
+            Ok(()) => AdmissionDecision::Admit(ReservedSpace {
+                pages: cost.pages,
+                claim: cost.claim,
+                buffer_bytes,
+                bypass_pages,
+                estimate: own_estimate,
+            }),
             Err(error) if error.is_full() && !state.admission.cannot_gain_space => {
                 state.admission.wants_space = true;
                 AdmissionDecision::Wait
@@ -448,7 +480,7 @@ impl AdmissionControl {
         state.failed().is_none()
             && (state.pages.has_unchecked_pages()
                 || self.shared.buffer_is_half_full()
-                || self.shared.settings().crowding(state.pages.memory()) > 0.5
+                || self.shared.settings().is_near_limit(state.pages.memory())
                 || state.pages.punches_pending() > PUNCHES_MAX
                 || (state.pages.punches_pending() > 0 && self.shared.store().is_host_fs_known_full())
                 // Unless the host file system gives them space.

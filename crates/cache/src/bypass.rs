@@ -35,7 +35,8 @@ impl LateLogged {
 
 /// The space that the buffer keeps for `pages` bypassed pages.
 pub(crate) fn reserved_bytes(pages: u64) -> u64 {
-    pages * buffer::footprint(1, BLOCK_BYTES as u64)
+    const EACH: u64 = buffer::footprint(1, BLOCK_BYTES as u64);
+    pages * EACH
 }
 
 /// Bypassed pages that may not be stored, at most: four steps of write-back. More would not make a steady
@@ -118,7 +119,8 @@ pub(crate) fn log_before(
     let mut logged = LateLogged::default();
     for change in changes {
         logged.add(match *change {
-            ObjectChange::Write { object, offset, bytes } => {
+            ObjectChange::Write { object, offset, bytes }
+            | ObjectChange::FileWrite { object, offset, bytes, .. } => {
                 log_edges(buffer, pages, object, offset..offset + bytes.len() as u64)?
             }
             ObjectChange::Zero { object, offset, len } => {

@@ -1,17 +1,12 @@
 //! The public interface: [`Cache`] composes the parts and applies changes.
 
-use crate::admission::{AdmissionControl, SpaceReservation};
-use crate::bypass;
+use crate::admission::AdmissionControl;
+use crate::apply::TransactionApplier;
 use crate::bypass_recovery::LostTail;
-use crate::change::{self, ObjectChange, SpaceClaim, TransactionCost};
 use crate::commit::{Committer, SyncScope};
 use crate::dirty_scan::DirtyScan;
 use crate::error::CacheError;
 use crate::maintenance::StoreMaintainer;
-use crate::page::DirtyState;
-use crate::page_table::{PageChange, PageKey, PendingPunch};
-use crate::planted_bug::is_refused;
-use crate::range_ops::{PendingRangeOp, RangeOp, RangeOpKind, TRANSFER_PAGES_MAX, reserved_pages};
 use crate::read::fetcher::Fetcher;
 use crate::read::seek::{CountEffort, SeekTarget};
 use crate::read::synchronous;
@@ -24,13 +19,12 @@ use crate::sync::Ordering;
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
 use crate::volumes::{VolumeInUse, VolumeManager};
 use crate::write_back::{WriteBack, WriteBackReason};
-use buffer::{Buffer, BufferError, GroupNo, LogRecord};
-use device::{BLOCK_BYTES, Clock, Device, Incarnation, Lsn, ObjectId, PageNo};
-use std::cell::OnceCell;
+use buffer::{Buffer, BufferError, GroupNo};
+use device::{Clock, Device, Incarnation, ObjectId, PageNo};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{NewVolume, Store, StoreError, VolumeId};
+use store::{NewVolume, Store, VolumeId};
 
 /// The pause between two looks at work that is due and cannot be done.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
@@ -44,8 +38,9 @@ pub struct Cache {
 /// The parts. Each knows those before it.
 pub(crate) struct CacheParts {
     pub(crate) shared: Arc<CacheShared>,
-    admission: AdmissionControl,
+    pub(crate) admission: AdmissionControl,
     pub(crate) committer: Arc<Committer>,
+    pub(crate) applier: TransactionApplier,
     fetcher: Arc<Fetcher>,
     write_back: Arc<WriteBack>,
     maintainer: Arc<StoreMaintainer>,
@@ -58,6 +53,7 @@ impl CacheParts {
         let shared = Arc::new(shared);
         let admission = AdmissionControl::new(shared.clone());
         let committer = Arc::new(Committer::new(shared.clone(), admission.clone()));
+        let applier = TransactionApplier::new(shared.clone(), admission.clone(), committer.clone());
         let fetcher = Arc::new(Fetcher::new(shared.clone()));
         let write_back = WriteBack::new(shared.clone(), admission.clone(), committer.clone());
         let write_back = Arc::new(write_back);
@@ -70,6 +66,7 @@ impl CacheParts {
             shared,
             admission,
             committer,
+            applier,
             fetcher,
             write_back,
             maintainer: checkpointer,
@@ -88,214 +85,6 @@ impl CacheParts {
             }
             BackgroundTask::Checkpoint => self.maintainer.is_due(state),
         }
-    }
-
-    /// Appends and applies one transaction. Calls no completion: a reader that waits for a changed page is
-    /// retried later.
-    fn apply(
-        &self,
-        reservation: &mut SpaceReservation,
-        changes: &[ObjectChange<'_>],
-    ) -> Result<Lsn, CacheError> {
-        let mut records = change::records(changes, reservation.is_bypassing());
-        if !changes.iter().all(ObjectChange::is_sensible) {
-            return Err(CacheError::BadTransfer);
-        }
-        if let Some(pages) = changes.iter().find_map(ObjectChange::excess_pages) {
-            return Err(CacheError::TransferTooLong { pages, limit: TRANSFER_PAGES_MAX });
-        }
-        let mut state = self.shared.state();
-        if let Some(why) = state.failed().cloned() {
-            return Err(CacheError::ReadOnly { why });
-        }
-        if reservation.claim() != SpaceClaim::Frees && is_refused() {
-            return Err(StoreError::Full.into());
-        }
-        if reservation.is_bypassing() && self.shared.bypass_after().load(Ordering::Relaxed) == u64::MAX {
-            // It was admitted before bypassing was switched off. A sync may rely on that.
-            records = change::records(changes, false);
-        }
-        reservation.grow_to(changes.iter().map(ObjectChange::pages).sum(), &mut state)?;
-        let logged_late = bypass::log_before(self.shared.buffer(), &mut state.pages, changes);
-        if let Ok(logged_late) = logged_late {
-            state.note_late_logged(logged_late);
-        }
-        let appended = match logged_late.and_then(|_| self.shared.buffer().append(&records)) {
-            Ok(appended) => appended,
-            Err(why @ BufferError::Device(_)) => {
-                state.fail(&why);
-                return Err(CacheError::ReadOnly { why });
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let now = LazyNow::new(self.shared.clock());
-        state.counters.transactions += 1;
-        state.syncs.note_append(|| now.get());
-        let mut readers_may_go_on = false;
-        let mut bypass_bytes = changes.iter().filter_map(ObjectChange::bypass_bytes);
-        for (index, record) in records.iter().enumerate() {
-            let place =
-                ChangePlace { lsn: appended.first_lsn.plus(index as u64), group: appended.group, now: &now };
-            let waiters = match *record {
-                LogRecord::Bypassed { object, from, .. } => {
-                    let bytes = bypass_bytes.next().expect("as many as there are records");
-                    self.write_bypassing(&mut state, reservation, (object, from), bytes, &place)
-                }
-                _ => self.apply_record(&mut state, reservation, record, &place),
-            };
-            if !waiters.is_empty() {
-                readers_may_go_on = true;
-                state.reads.retry(waiters);
-            }
-        }
-        if reservation.claim() == SpaceClaim::Names {
-            // Writing this back releases most of what it reserved.
-            state.admission.note_possible_space();
-        }
-        let awaited = reservation.release_unused(&mut state);
-        let transfers = changes
-            .iter()
-            .any(|change| matches!(change, ObjectChange::Clone { .. } | ObjectChange::Move { .. }));
-        let wakes_committer = awaited || self.committer.is_requested(&state);
-        let wakes_fetcher = readers_may_go_on || state.reads.has_prefetches() || state.pages.has_discarded();
-        let wakes_write_back = transfers || self.admission.wants_write_back(&state);
-        state.evict(self.shared.settings());
-        drop(state);
-        if wakes_committer {
-            self.shared.wake(BackgroundTask::Commit);
-        }
-        if wakes_fetcher {
-            self.shared.wake(BackgroundTask::Fetch);
-        }
-        if wakes_write_back {
-            self.shared.wake(BackgroundTask::WriteBack);
-        }
-        Ok(appended.last_lsn)
-    }
-
-    /// Applies one record. Returns reads to be retried.
-    fn apply_record(
-        &self,
-        state: &mut CacheState,
-        reservation: &mut SpaceReservation,
-        record: &LogRecord<'_>,
-        place: &ChangePlace<'_>,
-    ) -> Vec<u64> {
-        let &ChangePlace { lsn: newest, group, now } = place;
-        let (key, start, len, bytes) = match *record {
-            LogRecord::Write { object, page, start, bytes } => {
-                (PageKey { object, page }, usize::from(start), bytes.len(), Some(bytes))
-            }
-            LogRecord::Zero { object, page, start, len } => {
-                (PageKey { object, page }, usize::from(start), usize::from(len), None)
-            }
-            LogRecord::Punch { object, from, to } => {
-                let punch = PendingPunch {
-                    from,
-                    to,
-                    lsn: newest,
-                    group,
-                    whole_object: false,
-                    since: now.get(),
-                    is_relogged: false,
-                };
-                return self.punch(state, object, punch);
-            }
-            LogRecord::Delete { object } => {
-                let from = PageNo(0);
-                let to = PageNo(u64::MAX);
-                let punch = PendingPunch {
-                    from,
-                    to,
-                    lsn: newest,
-                    group,
-                    whole_object: true,
-                    since: now.get(),
-                    is_relogged: false,
-                };
-                return self.punch(state, object, punch);
-            }
-            LogRecord::Clone(transfer) | LogRecord::Move(transfer) => {
-                let what = RangeOp::of(record, newest).expect("it is one");
-                reservation.take_pages(reserved_pages(&transfer));
-                return self.begin_range_op(state, PendingRangeOp::new(what, group, now.get(), false));
-            }
-            LogRecord::Bypassed { .. } => unreachable!("its bytes are not in it"),
-        };
-        let change = PageChange { key, range: start..start + len, bytes, newest, group, is_bypassing: false };
-        self.change_page(state, reservation, change, now)
-    }
-
-    /// Applies a bypassing write: whole pages, whose bytes the buffer lacks. Returns reads to be retried.
-    fn write_bypassing(
-        &self,
-        state: &mut CacheState,
-        reservation: &mut SpaceReservation,
-        (object, from): (ObjectId, PageNo),
-        bytes: &[u8],
-        place: &ChangePlace<'_>,
-    ) -> Vec<u64> {
-        let &ChangePlace { lsn: newest, group, now } = place;
-        let mut waiters = Vec::new();
-        for (page, bytes) in (from.0..).map(PageNo).zip(bytes.chunks(BLOCK_BYTES)) {
-            let key = PageKey { object, page };
-            let range = 0..BLOCK_BYTES;
-            let bytes = Some(bytes);
-            let change = PageChange { key, range, bytes, newest, group, is_bypassing: true };
-            waiters.append(&mut self.change_page(state, reservation, change, now));
-            state.counters.pages_bypassed += 1;
-        }
-        let end = PageNo(from.0 + (bytes.len() / BLOCK_BYTES) as u64);
-        state.pages.note_bypassed_write(now.get(), object, from..end);
-        waiters
-    }
-
-    fn change_page(
-        &self,
-        state: &mut CacheState,
-        reservation: &mut SpaceReservation,
-        change: PageChange<'_>,
-        now: &LazyNow<'_>,
-    ) -> Vec<u64> {
-        let newest = change.newest;
-        let group = change.group;
-        let key = change.key;
-        let is_part = change.range.len() < BLOCK_BYTES;
-        let changed = state.pages.write(change, || {
-            reservation.take_pages(1);
-            DirtyState::new(newest, group, now.get(), false)
-        });
-        state.counters.writes_to_absent_pages += u64::from(changed.was_absent);
-        if changed.was_absent && is_part {
-            state.reads.left_partial(self.shared.settings().fetch, key);
-        }
-        changed.waiters
-    }
-
-    fn begin_range_op(&self, state: &mut CacheState, pending: PendingRangeOp) -> Vec<u64> {
-        let RangeOp { kind, transfer, .. } = pending.op;
-        state.reads.note_punch(transfer.to, transfer.target());
-        if kind == RangeOpKind::Move {
-            state.reads.note_punch(transfer.from, transfer.source());
-        }
-        let taken = state.pages.begin_range_op(pending);
-        self.release_taken(state, taken)
-    }
-
-    fn punch(&self, state: &mut CacheState, object: ObjectId, punch: PendingPunch) -> Vec<u64> {
-        state.reads.note_punch(object, punch.from..punch.to);
-        let taken = state.pages.punch(object, punch);
-        self.release_taken(state, taken)
-    }
-
-    /// Releases the reservations of removed pages. Returns the reads that waited for them.
-    fn release_taken(&self, state: &mut CacheState, (reservations, waiters): (u64, Vec<u64>)) -> Vec<u64> {
-        if reservations > 0 {
-            self.shared.store().release(reservations);
-        }
-        // There may be space now: the next writer is worth another attempt.
-        state.admission.note_possible_space();
-        waiters
     }
 
     /// Releases reservations that nothing needs now, and gives the store the estimate for the others.
@@ -321,29 +110,6 @@ impl CacheParts {
         };
         self.write_back.wake_waiters(progress);
         progress
-    }
-}
-
-/// The LSN, group and time of a change.
-struct ChangePlace<'a> {
-    lsn: Lsn,
-    group: GroupNo,
-    now: &'a LazyNow<'a>,
-}
-
-/// The time, read when it is first needed: most writes go to dirty pages and do not need it.
-struct LazyNow<'a> {
-    clock: &'a dyn Clock,
-    read: OnceCell<Duration>,
-}
-
-impl LazyNow<'_> {
-    fn new(clock: &dyn Clock) -> LazyNow<'_> {
-        LazyNow { clock, read: OnceCell::new() }
-    }
-
-    fn get(&self) -> Duration {
-        *self.read.get_or_init(|| self.clock.monotonic())
     }
 }
 
@@ -404,20 +170,8 @@ impl Cache {
         Ok(Cache { parts: Arc::new(parts) })
     }
 
-    /// Asks for space. `then` gets a reservation: at once if there is space, otherwise when there is. Refused
-    /// if the store is full, at once or after an attempt to make space.
-    pub fn admit(&self, cost: TransactionCost, then: CacheCompletion<SpaceReservation>) {
-        self.parts.admission.admit(cost, then);
-    }
-
-    /// [`admit`](Cache::admit) if there is space at once and it need not queue behind others. `None` if this
-    /// one has to wait.
-    pub fn admit_at_once(&self, cost: TransactionCost) -> Result<Option<SpaceReservation>, CacheError> {
-        self.parts.admission.admit_at_once(cost)
-    }
-
-    /// Bytes of a file that must be written in order before its next whole pages are written [around the
-    /// buffer](ObjectChange::BypassWrite). `u64::MAX`: never.
+    /// Bytes of a file that must be written in order before its next whole pages
+    /// [bypass the buffer](crate::ObjectChange::FileWrite). `u64::MAX`: never.
     pub fn bypass_after(&self) -> u64 {
         self.parts.shared.bypass_after().load(Ordering::Relaxed)
     }
@@ -427,24 +181,6 @@ impl Cache {
     /// bypassed.
     pub fn set_bypass_after(&self, bytes: u64) {
         self.parts.shared.bypass_after().store(bytes, Ordering::Relaxed);
-    }
-
-    /// Whether a write need not wait for pages. In `FetchMode::Blocking` it must call
-    /// [`prepare_write`](Cache::prepare_write) first.
-    pub fn writes_at_once(&self) -> bool {
-        self.parts.shared.settings().fetch != FetchMode::Blocking
-    }
-
-    /// Makes all of `changes` visible, in order, as one transaction: after a crash it is there as a whole or
-    /// not at all, and only if every transaction before it is. Never waits, and calls no completion. The
-    /// caller orders its own calls. A reservation is good for one transaction: success releases what it did
-    /// not use.
-    pub fn apply(
-        &self,
-        reservation: &mut SpaceReservation,
-        changes: &[ObjectChange<'_>],
-    ) -> Result<Lsn, CacheError> {
-        self.parts.apply(reservation, changes)
     }
 
     /// Reads `len` bytes from `offset` on. Holes read as zeros. At once if the bytes are in memory; otherwise
@@ -499,7 +235,8 @@ impl Cache {
     }
 
     /// In `FetchMode::Blocking`, completes when every page that this range covers only in part is in memory;
-    /// otherwise at once.
+    /// otherwise at once. For callers of [`admit`](Cache::admit); [`transact`](Cache::transact) does this by
+    /// itself.
     pub fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: CacheCompletion<()>) {
         match self.parts.shared.settings().fetch {
             FetchMode::Blocking => self.parts.fetcher.prepare_write(object, offset, len, then),
@@ -514,13 +251,13 @@ impl Cache {
     }
 
     /// Completes when every change applied before the call is durable. Causes no store I/O, unless much was
-    /// written [around the buffer](ObjectChange::BypassWrite): see
+    /// written [around the buffer](crate::ObjectChange::FileWrite): see
     /// [`sync_log_bytes_max`](CacheSettings::sync_log_bytes_max).
     pub fn sync(&self, then: CacheCompletion<()>) {
         self.parts.committer.sync(SyncScope::All, then);
     }
 
-    /// [`sync`](Cache::sync) without the [bypassed](ObjectChange::BypassWrite) pages of other objects.
+    /// [`sync`](Cache::sync) without the [bypassed](crate::ObjectChange::FileWrite) pages of other objects.
     pub fn sync_object(&self, object: ObjectId, then: CacheCompletion<()>) {
         self.parts.committer.sync(SyncScope::Object(object), then);
     }
@@ -716,7 +453,7 @@ impl Cache {
         Ok(grown)
     }
 
-    /// Objects that grew with [bypassed](ObjectChange::BypassWrite) pages which a crash took, and their first
+    /// Objects that grew with [bypassed](crate::ObjectChange::FileWrite) pages which a crash took, and their first
     /// lost pages. The crate that knows the objects' sizes ends them there, makes that durable, and then
     /// calls [`forget_lost_tail`](Cache::forget_lost_tail). Until then, or until their volume is deleted, the
     /// buffer keeps the records that tell of them.

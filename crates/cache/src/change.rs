@@ -18,21 +18,21 @@ pub enum ObjectChange<'a> {
         /// The new bytes.
         bytes: &'a [u8],
     },
-    /// `Write` of whole pages, whose bytes bypass the buffer and soon reach the store: after a crash each
-    /// page is, as a whole, what it was or what it became. A sync of the object, a change of a part of a
-    /// page, a clone of it and a [`LogBypassed`](ObjectChange::LogBypassed) log the pages that the store
-    /// lacks by then. Logged like any other write if the reservation has no bypassed pages, or if there is no
-    /// space for so many.
-    BypassWrite {
+    /// A write of a file's data. Where the file is written in order for
+    /// [long enough](crate::Cache::bypass_after), its whole pages bypass the buffer: the log has only a
+    /// record that names them, and the bytes soon reach the store. After a crash each page is, as a whole,
+    /// what it was or what it became; of pages behind `size`, the first lost one ends the file: see
+    /// [`lost_tails`](crate::Cache::lost_tails). A sync of the object, a change of a part of a page, a clone
+    /// of it and a [`LogBypassed`](ObjectChange::LogBypassed) log the pages that the store lacks by then.
+    FileWrite {
         /// The object.
         object: ObjectId,
-        /// Position in the object, in bytes: where a page begins.
+        /// Position in the object, in bytes.
         offset: u64,
-        /// The new bytes, of at least one whole page.
+        /// The new bytes.
         bytes: &'a [u8],
-        /// The object ended at `offset`. If a crash takes one of these pages, the object must end before that
-        /// page: see [`lost_tails`](crate::Cache::lost_tails).
-        grows: bool,
+        /// Where the file ended before, in bytes.
+        size: u64,
     },
     /// Changes nothing. The object's bypassed pages are logged before this transaction.
     LogBypassed {
@@ -75,7 +75,8 @@ impl ObjectChange<'_> {
             ObjectChange::Write { bytes: [], .. }
             | ObjectChange::Delete { .. }
             | ObjectChange::LogBypassed { .. } => 0,
-            ObjectChange::Write { offset, bytes, .. } | ObjectChange::BypassWrite { offset, bytes, .. } => {
+            ObjectChange::FileWrite { bytes: [], .. } => 0,
+            ObjectChange::Write { offset, bytes, .. } | ObjectChange::FileWrite { offset, bytes, .. } => {
                 let last = offset + bytes.len() as u64 - 1;
                 last / BLOCK_BYTES as u64 - offset / BLOCK_BYTES as u64 + 1
             }
@@ -89,27 +90,22 @@ impl ObjectChange<'_> {
     /// The bytes that its records carry, without their headers.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            ObjectChange::Write { bytes, .. } | ObjectChange::BypassWrite { bytes, .. } => bytes.len() as u64,
+            ObjectChange::Write { bytes, .. } | ObjectChange::FileWrite { bytes, .. } => bytes.len() as u64,
             ObjectChange::Zero { .. } | ObjectChange::Delete { .. } | ObjectChange::LogBypassed { .. } => 0,
             ObjectChange::Clone { .. } | ObjectChange::Move { .. } => TRANSFER_BYTES,
         }
     }
 
-    /// The bytes that it writes around the buffer.
-    pub(crate) fn bypass_bytes(&self) -> Option<&[u8]> {
-        match self {
-            ObjectChange::BypassWrite { bytes, .. } => Some(bytes),
-            _ => None,
-        }
-    }
-
-    /// The number of its records: one for each page, and one for a range.
-    fn records(&self) -> u64 {
-        match self {
-            ObjectChange::Clone { .. } | ObjectChange::Move { .. } => 1,
-            ObjectChange::LogBypassed { .. } => 0,
-            other => other.pages() + 1,
-        }
+    /// The pages that bypass the buffer if this is a part of a stream: all of a file's write, or none. Pages
+    /// that a crash takes must leave a file without a hole, so a write across the file's end bypasses only if
+    /// that is a page's end.
+    pub(crate) fn bypassable_pages(&self) -> u64 {
+        let &ObjectChange::FileWrite { offset, bytes, size, .. } = self else { return 0 };
+        let page = BLOCK_BYTES as u64;
+        let end = offset + bytes.len() as u64;
+        let is_whole_pages = offset.is_multiple_of(page) && end.is_multiple_of(page);
+        let has_no_hole = offset <= size && (end <= size || size.is_multiple_of(page));
+        if is_whole_pages && has_no_hole { (end - offset) / page } else { 0 }
     }
 
     /// Whether a clone or a move has pages, and a target outside its source.
@@ -157,8 +153,8 @@ pub struct TransactionCost {
     pub claim: SpaceClaim,
     /// The number of these pages that are consecutive data pages of one file.
     pub run: u64,
-    /// The number of these pages that may be written [around the buffer](ObjectChange::BypassWrite). `bytes`
-    /// and `records` count them as if they were logged.
+    /// The number of these pages that may bypass the buffer: see [`FileWrite`](ObjectChange::FileWrite).
+    /// `bytes` and `records` count them as if they were logged.
     pub bypass_pages: u64,
 }
 
@@ -169,55 +165,78 @@ impl TransactionCost {
 
     /// The cost of `changes`.
     pub fn of(changes: &[ObjectChange<'_>]) -> TransactionCost {
-        changes.iter().fold(TransactionCost::NONE, |cost, change| TransactionCost {
-            pages: cost.pages + change.pages(),
-            bytes: cost.bytes + change.bytes(),
-            records: cost.records + change.records(),
-            claim: SpaceClaim::Data,
-            run: 0,
-            bypass_pages: cost.bypass_pages
-                + change.bypass_bytes().map_or(0, |bytes| bytes.len() / BLOCK_BYTES) as u64,
-        })
+        let mut cost = TransactionCost::NONE;
+        for change in changes {
+            let pages = change.pages();
+            cost.pages += pages;
+            cost.bytes += change.bytes();
+            // One for each page, and one for a range.
+            cost.records += match change {
+                ObjectChange::Clone { .. } | ObjectChange::Move { .. } => 1,
+                ObjectChange::LogBypassed { .. } => 0,
+                _ => pages + 1,
+            };
+            cost.bypass_pages += change.bypassable_pages();
+        }
+        cost
     }
 }
 
 /// A transaction's records. Most transactions have a few, which then need no allocation.
-pub(crate) type TransactionRecords<'a> = SmallVec<[LogRecord<'a>; 4]>;
+#[derive(Default)]
+pub(crate) struct TransactionRecords<'a> {
+    pub(crate) records: SmallVec<[LogRecord<'a>; 4]>,
+    /// The bytes of each `Bypassed` record, in order: the buffer does not get them.
+    pub(crate) bypassing: SmallVec<[&'a [u8]; 2]>,
+}
 
-/// The records of a transaction, page by page. If `bypassing`, those of bypassing writes lack the bytes.
-pub(crate) fn records<'a>(changes: &[ObjectChange<'a>], bypassing: bool) -> TransactionRecords<'a> {
-    let mut records = TransactionRecords::new();
-    for change in changes {
-        match *change {
-            ObjectChange::BypassWrite { object, offset, bytes, grows } if bypassing => {
-                let from = PageNo::of(offset);
-                let to = PageNo::of(offset + bytes.len() as u64);
-                assert!(from.offset() == offset && to.offset() == offset + bytes.len() as u64, "whole pages");
-                records.push(LogRecord::Bypassed { object, from, to, extends_file: grows });
-            }
-            ObjectChange::Write { object, offset, bytes }
-            | ObjectChange::BypassWrite { object, offset, bytes, .. } => {
-                for (page, start, range) in pages_of(offset, bytes.len()) {
-                    records.push(LogRecord::Write {
-                        object,
-                        page,
-                        start: start as u16,
-                        bytes: &bytes[range],
-                    });
+impl<'a> TransactionRecords<'a> {
+    /// The records of `changes`, page by page. With `is_stream`, those of pages that may bypass the buffer
+    /// lack the bytes.
+    pub(crate) fn of(changes: &[ObjectChange<'a>], is_stream: bool) -> TransactionRecords<'a> {
+        let mut made = TransactionRecords::default();
+        let records = &mut made.records;
+        for change in changes {
+            match *change {
+                ObjectChange::FileWrite { object, offset, bytes, size }
+                    if is_stream && change.bypassable_pages() > 0 =>
+                {
+                    // Each part is lost or kept with the size that it belongs to.
+                    let within = bytes.len().min(size.saturating_sub(offset) as usize);
+                    let (within, behind) = bytes.split_at(within);
+                    for (offset, bytes, extends_file) in [(offset, within, false), (size, behind, true)] {
+                        if !bytes.is_empty() {
+                            let from = PageNo::of(offset);
+                            let to = PageNo::of(offset + bytes.len() as u64);
+                            records.push(LogRecord::Bypassed { object, from, to, extends_file });
+                            made.bypassing.push(bytes);
+                        }
+                    }
                 }
+                ObjectChange::Write { object, offset, bytes }
+                | ObjectChange::FileWrite { object, offset, bytes, .. } => {
+                    for (page, start, range) in pages_of(offset, bytes.len()) {
+                        records.push(LogRecord::Write {
+                            object,
+                            page,
+                            start: start as u16,
+                            bytes: &bytes[range],
+                        });
+                    }
+                }
+                ObjectChange::LogBypassed { .. } => {}
+                ObjectChange::Zero { object, offset, len } => zero_records(object, offset, len, records),
+                ObjectChange::Delete { object } => records.push(LogRecord::Delete { object }),
+                ObjectChange::Clone { transfer } => records.push(LogRecord::Clone(transfer)),
+                ObjectChange::Move { transfer } => records.push(LogRecord::Move(transfer)),
             }
-            ObjectChange::LogBypassed { .. } => {}
-            ObjectChange::Zero { object, offset, len } => zero_records(object, offset, len, &mut records),
-            ObjectChange::Delete { object } => records.push(LogRecord::Delete { object }),
-            ObjectChange::Clone { transfer } => records.push(LogRecord::Clone(transfer)),
-            ObjectChange::Move { transfer } => records.push(LogRecord::Move(transfer)),
         }
+        made
     }
-    records
 }
 
 /// Zeros: whole pages are punched, the edges are zeroed.
-fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut TransactionRecords<'_>) {
+fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut SmallVec<[LogRecord<'_>; 4]>) {
     let end = offset.saturating_add(len);
     let first = PageNo(offset.div_ceil(BLOCK_BYTES as u64));
     let last = PageNo::of(end);

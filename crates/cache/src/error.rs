@@ -68,6 +68,10 @@ pub enum CacheError {
         /// The limit.
         limit: u64,
     },
+    /// A transaction has no space yet. [`transact`](crate::Cache::transact) lets it be made again when there
+    /// is space; nobody else sees this error.
+    #[error("the transaction must wait for space")]
+    MustWait,
     /// A clone or a move without pages, or with a target that overlaps its source.
     #[error("a clone or a move without pages, or of pages onto themselves")]
     BadTransfer,
@@ -111,7 +115,7 @@ impl CacheError {
             }
             CacheError::InUse { .. } => "to delete it, unmount it and mount another volume",
             CacheError::TooBig { .. } | CacheError::TransferTooLong { .. } => "split it into smaller ones",
-            CacheError::BadTransfer | CacheError::Stopping => return None,
+            CacheError::BadTransfer | CacheError::MustWait | CacheError::Stopping => return None,
         };
         Some(help.into())
     }

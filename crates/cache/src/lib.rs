@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 mod admission;
+mod apply;
 mod bypass;
 mod bypass_recovery;
 mod bypassed_pages;
@@ -15,6 +16,7 @@ mod page_table;
 mod planted_bug;
 mod range_ops;
 mod read;
+mod record_applier;
 mod recover;
 mod relog;
 mod rescue;
@@ -24,8 +26,10 @@ mod settings;
 mod state;
 mod status;
 mod store_plan;
+mod stream_detector;
 mod sync;
 mod task;
+mod transact;
 mod volumes;
 mod write_back;
 
@@ -43,4 +47,5 @@ pub use rescue::UNFINISHED_RESCUE;
 pub use settings::{CacheSettings, FetchMode};
 pub use status::{CacheCounters, CacheStatus, StuckItem};
 pub use task::{BackgroundTask, CacheCompletion, StepProgress};
+pub use transact::CacheTransaction;
 pub use volumes::VolumeInUse;

@@ -43,10 +43,9 @@ pub struct CacheSettings {
     /// If a commit takes less than this, as measured, a sync makes it in its own thread: handing it over
     /// would take longer. Zero: never.
     pub commit_inline_below: Duration,
-    /// Bytes of a file that must be written in order before its next whole pages are written [around the
-    /// buffer](crate::ObjectChange::BypassWrite). `u64::MAX`: never. The cache only keeps the value; the
-    /// crate that knows files applies it. This is the value at the mount: see
-    /// [`set_bypass_after`](crate::Cache::set_bypass_after).
+    /// Bytes of a file that must be written in order before its next whole pages
+    /// [bypass the buffer](crate::ObjectChange::FileWrite). `u64::MAX`: never. This is the value at the
+    /// mount: see [`set_bypass_after`](crate::Cache::set_bypass_after).
     pub bypass_after: u64,
     /// Bypassed bytes of an object that a sync logs, because that takes less time than storing them. For
     /// more, the sync waits for the store.
@@ -59,10 +58,14 @@ pub struct CacheSettings {
 }
 
 impl CacheSettings {
-    /// How close dirty memory is to the nearer of its limits: 1 at the limit.
-    pub(crate) fn crowding(&self, memory: &PageMemory) -> f64 {
-        let dirty = memory.dirty as f64 / self.dirty_bytes_max as f64;
-        dirty.max(memory.deltas as f64 / self.delta_bytes_max as f64)
+    /// Whether dirty memory is over one of its limits: writers wait.
+    pub(crate) fn is_over_limit(&self, memory: &PageMemory) -> bool {
+        memory.dirty > self.dirty_bytes_max || memory.deltas > self.delta_bytes_max
+    }
+
+    /// Whether dirty memory is over half of one of its limits: pages are to be written back.
+    pub(crate) fn is_near_limit(&self, memory: &PageMemory) -> bool {
+        memory.dirty > self.dirty_bytes_max / 2 || memory.deltas > self.delta_bytes_max / 2
     }
 }
 

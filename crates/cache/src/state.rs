@@ -12,6 +12,7 @@ use crate::read::waiting::WaitingReads;
 use crate::retry::RetryList;
 use crate::settings::CacheSettings;
 use crate::status::CacheCounters;
+use crate::stream_detector::StreamDetector;
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
 use crate::task::BackgroundTask;
 use buffer::{Buffer, BufferError};
@@ -43,6 +44,7 @@ pub(crate) struct CacheState {
     pub(crate) syncs: SyncQueue,
     pub(crate) admission: AdmissionQueue,
     pub(crate) retries: RetryList,
+    pub(crate) streams: StreamDetector,
     pub(crate) counters: CacheCounters,
     /// Set once, when the buffer has failed.
     failed: Option<BufferError>,

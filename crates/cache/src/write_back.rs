@@ -654,7 +654,7 @@ impl WriteBack {
             let alone = WriteBackBatch { pages: Vec::new(), reached_newest: true };
             return self.punches_are_due(&state).then_some(alone);
         }
-        let crowded = self.shared.settings().crowding(state.pages.memory()) > 0.5;
+        let crowded = self.shared.settings().is_near_limit(state.pages.memory());
         let limit = self.step_pages(reason);
         scan.restart_periodically(now, state.retries.stuck_count());
         let filter = *scan;

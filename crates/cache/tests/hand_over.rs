@@ -14,6 +14,7 @@ mod sync {
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
     pub(crate) mod admission;
+    pub(crate) mod apply;
     pub(crate) mod bypass;
     pub(crate) mod bypass_recovery;
     pub(crate) mod bypassed_pages;
@@ -29,6 +30,7 @@ mod shipped {
     pub(crate) mod planted_bug;
     pub(crate) mod range_ops;
     pub(crate) mod read;
+    pub(crate) mod record_applier;
     pub(crate) mod recover;
     pub(crate) mod relog;
     pub(crate) mod rescue;
@@ -38,7 +40,9 @@ mod shipped {
     pub(crate) mod state;
     pub(crate) mod status;
     pub(crate) mod store_plan;
+    pub(crate) mod stream_detector;
     pub(crate) mod task;
+    pub(crate) mod transact;
     pub(crate) mod volumes;
     pub(crate) mod write_back;
 }
@@ -159,8 +163,8 @@ fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
     let object = VolumeId::MAIN.object(number, 1);
     for offset in 0..SYNCS_EACH {
         let change = ObjectChange::Write { object, offset, bytes: b"w" };
-        let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(&[change])) else { return };
-        let Ok(lsn) = cache.apply(&mut reservation, &[change]) else { return };
+        let applied = cache.try_transact(TransactionCost::of(&[change]), |tx| tx.apply(&[change]));
+        let Some(Ok(lsn)) = applied else { return };
         // Other threads may commit, or stop the cache, before it syncs.
         let pause = if thread_rng().gen_bool(0.75) { 0 } else { thread_rng().gen_range(0..300) };
         (0..pause).for_each(|_| thread::yield_now());

@@ -5,7 +5,7 @@
 //! to the cache as one transaction, or undone. It holds the exclusive lock meanwhile, so no other thread sees
 //! a part of it.
 
-use crate::charge_tracker::{ChargeTracker, CountedRange};
+use crate::charge_tracker::{ChargeNote, ChargeTracker, CountedRange};
 use crate::error::FsError;
 use crate::format::{
     ArenaHeader, ArenaRegion, HEAP_LOG2_MIN, INCOMPATIBLE_KNOWN, INODES_MAX, Inode, InodeSlot, InodeTimes,
@@ -226,6 +226,7 @@ pub(crate) struct FsTransaction<'a> {
     removed_pages: Option<CountedRange>,
     /// Changes of files' data objects.
     data_changes: SmallVec<[ObjectChange<'a>; 1]>,
+    charge_notes: SmallVec<[ChargeNote; 1]>,
     kept: bool,
 }
 
@@ -249,6 +250,7 @@ impl<'a> FsTransaction<'a> {
             file_bytes,
             removed_pages: None,
             data_changes: SmallVec::new(),
+            charge_notes: SmallVec::new(),
             kept: false,
         }
     }
@@ -267,8 +269,15 @@ impl<'a> FsTransaction<'a> {
         self.removed_pages.take()
     }
 
-    pub(crate) fn charges_mut(&mut self) -> &mut ChargeTracker {
-        &mut self.state.charges
+    /// Tells the tracker of charges, once the changes are final.
+    pub(crate) fn note_charge(&mut self, note: ChargeNote) {
+        self.charge_notes.push(note);
+    }
+
+    /// How often pages were removed from a file in this mount, this operation included.
+    pub(crate) fn removals(&self, slot: InodeSlot) -> u64 {
+        let own = |note: &&ChargeNote| matches!(note, ChargeNote::Removed(of) if *of == slot);
+        self.state.charges.removals(slot) + self.charge_notes.iter().filter(own).count() as u64
     }
 
     /// Writes bytes of the arena. Only the range that differs is recorded.
@@ -349,6 +358,7 @@ impl<'a> FsTransaction<'a> {
     /// Makes the changes in memory final.
     pub(crate) fn keep(&mut self) {
         self.kept = true;
+        self.charge_notes.drain(..).for_each(|note| self.state.charges.note(note));
     }
 }
 
@@ -372,6 +382,10 @@ const WORD_BYTES: usize = 8;
 
 /// The range from the first to the last byte in which two strings of equal length differ.
 fn differing_range(old: &[u8], new: &[u8]) -> Option<Range<usize>> {
+    // The most frequent case: an overwrite leaves its inode as it is.
+    if old == new {
+        return None;
+    }
     let unlike = |(old, new): (&u8, &u8)| old != new;
     let words = old.as_chunks::<WORD_BYTES>().0.iter().zip(new.as_chunks().0);
     let before = words.take_while(|(old, new)| old == new).count() * WORD_BYTES;
@@ -388,7 +402,10 @@ pub(crate) fn is_within_cost(changes: &[ObjectChange<'_>], stated: TransactionCo
     let cost = TransactionCost::of(changes);
     // `TransactionCost::of` counts a record for each page and one more for each change, which bounds any
     // change. A write needs only those of its pages.
-    let writes = changes.iter().filter(|change| matches!(change, ObjectChange::Write { .. })).count() as u64;
+    let is_write = |change: &&ObjectChange<'_>| {
+        matches!(change, ObjectChange::Write { .. } | ObjectChange::FileWrite { .. })
+    };
+    let writes = changes.iter().filter(is_write).count() as u64;
     let records = cost.records - writes;
     cost.pages <= stated.pages && cost.bytes <= stated.bytes && records <= stated.records
 }

@@ -11,7 +11,7 @@
 //!   pages that they add are added to the result.
 
 use crate::arena::FsTransaction;
-use crate::charge_tracker::{CountedRange, page_count, touched_pages, whole_pages};
+use crate::charge_tracker::{ChargeNote, CountedRange, page_count, touched_pages, whole_pages};
 use crate::cost;
 use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, Inode, InodeSlot};
@@ -57,22 +57,24 @@ impl FsTransaction<'_> {
         let behind = pages.end.0.saturating_sub(pages.start.0.max(before.size_pages()));
         let unsure = if before.is_sparse() { added.saturating_sub(behind) } else { 0 };
         inode.set_charged_pages((inode.charged_pages() + added).min(inode.size_pages()));
-        self.charges_mut().add_charge(slot, added, unsure, inode.charged_pages());
+        let charge = inode.charged_pages();
+        self.note_charge(ChargeNote::Charged { slot, pages: added, unsure, charge });
     }
 
     /// Lowers a file's charge for a range that becomes zeros.
     pub(crate) fn uncharge(&mut self, slot: InodeSlot, inode: &mut Inode, range: Range<u64>) {
         let holes = whole_pages(range.clone());
         let had_holes = inode.is_sparse();
-        let removals = self.charges.removals(slot);
-        self.charges_mut().note_removal(slot);
+        let removals = self.removals(slot);
+        self.note_charge(ChargeNote::Removed(slot));
         let data =
             self.take_removed_pages().and_then(|counted| counted.pages_if_current(slot, &holes, removals));
         match data {
             Some(data) => inode.set_charged_pages(inode.charged_pages().saturating_sub(data)),
             None if had_holes => {
                 let most = page_count(&holes).min(inode.charged_pages());
-                self.charges_mut().add_unsure(slot, most, inode.charged_pages());
+                let charge = inode.charged_pages();
+                self.note_charge(ChargeNote::Charged { slot, pages: 0, unsure: most, charge });
             }
             None => {}
         }
@@ -89,7 +91,8 @@ impl FsTransaction<'_> {
 
     /// Sets a file's charge after all its pages were counted.
     fn apply_recount(&mut self, slot: InodeSlot, object: ObjectId, data: Option<u64>) -> Result<(), FsError> {
-        let added = self.charges_mut().end_recount(slot);
+        let added = self.charges.added_since_count_began(slot);
+        self.note_charge(ChargeNote::Counted(slot));
         let (Some(data), Some(added)) = (data, added) else { return Ok(()) };
         let (mut inode, _) = self.used_inode(slot)?;
         if self.data_object(slot, &inode) == object {
@@ -142,7 +145,7 @@ impl FsCore {
             // If the change is refused the charge stays, which is safe; a later count may succeed.
             let done = move |changed: Result<(), FsError>| {
                 if changed.is_err() {
-                    counts.write_state().charges.end_recount(slot);
+                    counts.write_state().charges.note(ChargeNote::Counted(slot));
                 }
             };
             core.run_transaction(cost::attributes(false), change, Box::new(done));
@@ -226,6 +229,28 @@ mod tests {
             left
         };
         assert_eq!([removed(false), removed(true)], [30, 40]);
+    }
+
+    #[test]
+    fn undone_removal_spoils_no_count() {
+        let mut state = FsState::blank(VolumeId::MAIN, [1; 16]).expect("an empty file system");
+        let counted = || Some(CountedRange::new(FILE, PageNo(0)..PageNo(10), 10, 0));
+        let mut inode = file(100 * PAGE);
+        let mut tx = FsTransaction::begin(&mut state, 0, &[]);
+        charge(&mut tx, &mut inode, 0, 40 * PAGE);
+        tx.keep();
+        drop(tx);
+        for is_kept in [false, true] {
+            let mut removed = inode;
+            let mut tx = FsTransaction::begin(&mut state, 0, &[]);
+            tx.set_removed_pages(counted());
+            tx.uncharge(FILE, &mut removed, 0..10 * PAGE);
+            assert_eq!(removed.charged_pages(), 30);
+            if is_kept {
+                tx.keep();
+            }
+        }
+        assert_eq!(state.charges.removals(FILE), 1);
     }
 
     #[test]

@@ -25,6 +25,19 @@ pub(crate) struct ChargeTracker {
     recount_due: Option<InodeSlot>,
 }
 
+/// What an operation has to tell the tracker, once its changes are in the log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ChargeNote {
+    /// A file was charged for `pages`, of which it may have had `unsure` already, and now has this charge.
+    Charged { slot: InodeSlot, pages: u64, unsure: u64, charge: u64 },
+    /// Pages may be removed from a file, which invalidates earlier counts.
+    Removed(InodeSlot),
+    /// The count of a file has ended.
+    Counted(InodeSlot),
+    /// A file is freed.
+    Freed(InodeSlot),
+}
+
 /// How far the charge of a sparse file may be off.
 #[derive(Default)]
 struct ChargeDrift {
@@ -34,6 +47,7 @@ struct ChargeDrift {
 }
 
 /// The number of pages that a file had in a range.
+#[derive(Clone)]
 pub(crate) struct CountedRange {
     slot: InodeSlot,
     pages: Range<PageNo>,
@@ -71,24 +85,25 @@ impl ChargeTracker {
         self.removals[slot.0 as usize % REMOVALS]
     }
 
-    /// Notes that pages may be removed from a file, which invalidates earlier counts.
-    pub(crate) fn note_removal(&mut self, slot: InodeSlot) {
+    pub(crate) fn note(&mut self, note: ChargeNote) {
+        match note {
+            ChargeNote::Charged { slot, pages, unsure, charge } => {
+                self.add_charge(slot, pages, unsure, charge)
+            }
+            ChargeNote::Removed(slot) => self.add_removal(slot),
+            ChargeNote::Counted(slot) => self.end_recount(slot),
+            ChargeNote::Freed(slot) => {
+                self.add_removal(slot);
+                self.drifts.remove(&slot);
+            }
+        }
+    }
+
+    fn add_removal(&mut self, slot: InodeSlot) {
         self.removals[slot.0 as usize % REMOVALS] += 1;
     }
 
-    /// Forgets a file that is freed.
-    pub(crate) fn forget_file(&mut self, slot: InodeSlot) {
-        self.note_removal(slot);
-        self.drifts.remove(&slot);
-    }
-
-    /// Notes that a file may be charged for `pages` holes.
-    pub(crate) fn add_unsure(&mut self, slot: InodeSlot, pages: u64, charge: u64) {
-        self.add_charge(slot, 0, pages, charge);
-    }
-
-    /// Notes that a file was charged for `pages`, of which it may have had `unsure` already.
-    pub(crate) fn add_charge(&mut self, slot: InodeSlot, pages: u64, unsure: u64, charge: u64) {
+    fn add_charge(&mut self, slot: InodeSlot, pages: u64, unsure: u64, charge: u64) {
         if unsure == 0 && !self.drifts.contains_key(&slot) {
             return;
         }
@@ -108,14 +123,18 @@ impl ChargeTracker {
         Some(slot)
     }
 
-    /// Ends the count of a file. Returns the pages that it was charged for meanwhile.
-    pub(crate) fn end_recount(&mut self, slot: InodeSlot) -> Option<u64> {
-        let drift = self.drifts.get_mut(&slot)?;
-        let added = drift.added.take();
-        if drift.unsure == 0 {
-            self.drifts.remove(&slot);
+    /// The pages that a file was charged for since a count of it began; `None` if none is under way.
+    pub(crate) fn added_since_count_began(&self, slot: InodeSlot) -> Option<u64> {
+        self.drifts.get(&slot)?.added
+    }
+
+    fn end_recount(&mut self, slot: InodeSlot) {
+        if let Some(drift) = self.drifts.get_mut(&slot) {
+            drift.added = None;
+            if drift.unsure == 0 {
+                self.drifts.remove(&slot);
+            }
         }
-        added
     }
 }
 

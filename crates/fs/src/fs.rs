@@ -1,10 +1,11 @@
 //! The handle that front ends hold, [`Fs`], and the one way in which metadata change:
 //! [`FsCore::run_transaction`].
 //!
-//! An operation states its cost, waits for admission, changes everything as one transaction, and completes.
+//! An operation states its cost, changes everything as one transaction of the cache, and completes. Where the
+//! cache has no space, the change is undone, and made again when there is some.
 
 use crate::arena::{Arena, FsState, FsTransaction, is_within_cost};
-use crate::charge_tracker::touched_pages;
+use crate::charge_tracker::{CountedRange, touched_pages};
 use crate::cost;
 use crate::deferred_free::DeferredFrees;
 use crate::directory::NameTree;
@@ -13,17 +14,16 @@ use crate::format::{FILE_BYTES_MAX, INODES_MAX, Inode, InodeSlot, arena_object};
 use crate::ops::attributes::{GROUP_EXECUTE, SETUID};
 use crate::ops::create::{NewInode, SETGID};
 use crate::ops::file_data;
-use crate::sequential_writes::SequentialWrites;
 use crate::small_file_readahead::{SMALL_BYTES_MAX, SmallFileReadahead};
 use crate::types::{
     CallerCredentials, DirectoryEntry, FileAttributes, FileKind, FsCompletion, FsUsage, Ino, PrivilegeChange,
     SetAttributes, SetXattrMode,
 };
 use crate::xattr::{CAPABILITY, XattrChange, XattrKey, XattrOutcome};
-use cache::{BackgroundTask, Cache, CacheError, SpaceReservation, TransactionCost, VolumeInUse};
+use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, TransactionCost, VolumeInUse};
 use device::{BLOCK_BYTES, Clock, Lsn, VolumeId};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 /// Bytes of the largest `write`; all of them are in memory. Linux has a limit, too (2 GiB), and a FUSE
@@ -65,14 +65,9 @@ impl Fs {
         let mut tx = FsTransaction::begin(&mut state, clock.wall_nanos(), &[]);
         tx.format_volume(owner, secret)?;
         let changes = tx.changes();
-        let reservation = Arc::new(Mutex::new(None));
-        let slot = reservation.clone();
-        let set = move |admitted| *slot.lock().expect("nobody panics holding a reservation") = Some(admitted);
-        cache.admit(TransactionCost::of(&changes), Box::new(set));
-        let take = || reservation.lock().expect("nobody panics holding a reservation").take();
-        let mut reservation = step_until(cache, take).ok_or(FsError::NoSpace)??;
-        cache.apply(&mut reservation, &changes)?;
-        drop(reservation);
+        let cost = TransactionCost::of(&changes);
+        let apply = || cache.try_transact(cost, |tx| Ok::<_, FsError>(tx.apply(&changes)?));
+        step_until(cache, apply).ok_or(FsError::NoSpace)??;
         Ok(cache.drain()?)
     }
 
@@ -148,9 +143,9 @@ impl Fs {
         let size = self.core.read_state().find_inode(ino).map_or(0, |(_, inode, _)| inode.size());
         let after = set.size.unwrap_or(size);
         let core = self.core.clone();
-        let enter = move |counted| {
+        let enter = move |counted: Option<CountedRange>| {
             let change = move |tx: &mut FsTransaction<'_>| {
-                tx.set_removed_pages(counted);
+                tx.set_removed_pages(counted.clone());
                 tx.set_attributes(ino, &set)
             };
             core.run_transaction(cost::attributes(after < size), change, done);
@@ -579,12 +574,11 @@ pub(crate) struct FsCore {
     _in_use: VolumeInUse,
     pub(crate) cache: Arc<Cache>,
     clock: Arc<dyn Clock>,
-    /// Look-ups share this lock; a change takes it alone, over the change in memory and `Cache::apply`, so
-    /// the order in memory is the order of the log. Never held while a thread waits or a completion is
-    /// called.
+    /// Look-ups share this lock; a change takes it alone, over the change in memory and
+    /// `CacheTransaction::apply`, so the order in memory is the order of the log. Never held while a thread
+    /// waits or a completion is called.
     state: RwLock<FsState>,
     small_file_readahead: SmallFileReadahead,
-    sequential_writes: SequentialWrites,
 }
 
 /// Does background work until `answer` returns one. `None` if it still has none after
@@ -627,7 +621,6 @@ impl FsCore {
             clock,
             state,
             small_file_readahead: SmallFileReadahead::default(),
-            sequential_writes: SequentialWrites::default(),
         });
         core.truncate_lost(volume)?;
         Ok(core)
@@ -641,13 +634,14 @@ impl FsCore {
         self.state.write().expect("no panic while holding the file system's state")
     }
 
-    /// Runs `work` as one transaction as soon as there is space for `cost`, then completes `done`.
+    /// Runs `work` as one transaction as soon as there is space for `cost`, then completes `done`. If there is
+    /// none at once, `work` runs again when there is.
     ///
     /// An error of `work` or of the cache leaves everything as it was.
     pub(crate) fn run_transaction<T: Send + 'static>(
         self: &Arc<FsCore>,
         cost: TransactionCost,
-        work: impl FnOnce(&mut FsTransaction<'_>) -> Result<T, FsError> + Send + 'static,
+        work: impl FnMut(&mut FsTransaction<'_>) -> Result<T, FsError> + Send + 'static,
         done: FsCompletion<T>,
     ) {
         self.run_with_bytes(Vec::new(), cost, work, done);
@@ -658,30 +652,17 @@ impl FsCore {
         self: &Arc<FsCore>,
         bytes: Vec<u8>,
         cost: TransactionCost,
-        work: impl FnOnce(&mut FsTransaction<'_>) -> Result<T, FsError> + Send + 'static,
+        mut work: impl FnMut(&mut FsTransaction<'_>) -> Result<T, FsError> + Send + 'static,
         done: FsCompletion<T>,
     ) {
-        match self.cache.admit_at_once(cost) {
-            Ok(Some(reservation)) => return done(self.apply_transaction(reservation, &bytes, cost, work)),
-            Ok(None) => {}
-            Err(error) => return done(Err(error.into())),
-        }
         let core = self.clone();
-        let enter = move |reservation: Result<SpaceReservation, CacheError>| {
-            let outcome = match reservation {
-                Ok(reservation) => core.apply_transaction(reservation, &bytes, cost, work),
-                Err(error) => Err(error.into()),
-            };
-            done(outcome);
-        };
-        self.cache.admit(cost, Box::new(enter));
+        self.cache.transact(cost, move |into| core.apply_transaction(into, &bytes, cost, &mut work), done);
     }
 
-    /// Runs `work`, and applies its changes to the cache. What the reservation did not use is released on
-    /// return.
+    /// Runs `work`, and applies its changes to the cache.
     fn apply_transaction<T>(
         self: &Arc<FsCore>,
-        mut reservation: SpaceReservation,
+        into: &mut CacheTransaction<'_>,
         bytes: &[u8],
         cost: TransactionCost,
         work: impl FnOnce(&mut FsTransaction<'_>) -> Result<T, FsError>,
@@ -693,7 +674,7 @@ impl FsCore {
         let changes = tx.changes();
         debug_assert!(is_within_cost(&changes, cost), "{changes:?} are more than {cost:?}");
         if !changes.is_empty() {
-            self.cache.apply(&mut reservation, &changes)?;
+            into.apply(&changes)?;
         }
         drop(changes);
         tx.keep();
@@ -773,49 +754,21 @@ impl FsCore {
         } else {
             self.write_rest(ino, offset + bytes.len() as u64, rest, done)
         };
-        // A statement of its own, which releases the lock before `done` is called.
-        let found = self.read_state().written_object(ino, offset, bytes.len());
-        let object = match found {
-            Ok(object) => object,
-            Err(error) => return done(Err(error)),
-        };
         let core = self.clone();
-        let cost = self.write_cost(ino, offset, bytes.len());
-        let len = bytes.len();
-        let is_bypassing = cost.bypass_pages > 0;
-        let prepared = move |prepared: Result<(), CacheError>| match prepared {
-            Err(error) => done(Err(error.into())),
-            Ok(()) => {
-                let writer = core.clone();
-                let write =
-                    move |tx: &mut FsTransaction<'_>| writer.write_data(tx, ino, offset, is_bypassing);
-                core.run_with_bytes(bytes, cost, write, done);
-            }
-        };
-        self.cache.prepare_write(object, offset, len, Box::new(prepared));
+        let cost = file_data::write_cost(offset, bytes.len());
+        let write = move |tx: &mut FsTransaction<'_>| core.write_data(tx, ino, offset);
+        self.run_with_bytes(bytes, cost, write, done);
     }
 
     /// Writes the transaction's bytes into a file. If the file is sparse, counts the pages that are dirty in
     /// memory: they are charged already.
-    fn write_data(
-        &self,
-        tx: &mut FsTransaction<'_>,
-        ino: Ino,
-        offset: u64,
-        is_bypassing: bool,
-    ) -> Result<(), FsError> {
+    fn write_data(&self, tx: &mut FsTransaction<'_>, ino: Ino, offset: u64) -> Result<(), FsError> {
+        let (slot, inode) = tx.find_file(ino)?;
         let pages = touched_pages(offset..offset + tx.file_bytes().len() as u64);
-        let sparse = tx.find_file(ino).ok().filter(|(_, inode)| inode.is_sparse() && offset < inode.size());
+        let is_hole_possible = inode.is_sparse() && offset < inode.size();
         let known =
-            sparse.map_or(0, |(slot, inode)| self.cache.dirty_pages(tx.data_object(slot, &inode), pages));
-        tx.write_data(ino, offset, is_bypassing, known)
-    }
-
-    /// The cost of a write, which may belong to a large sequential one.
-    fn write_cost(&self, ino: Ino, offset: u64, len: usize) -> TransactionCost {
-        let is_bypassing = self.sequential_writes.note_write(ino, offset, len, self.cache.bypass_after());
-        let bypass_pages = if is_bypassing { (len / BLOCK_BYTES) as u64 } else { 0 };
-        TransactionCost { bypass_pages, ..file_data::write_cost(offset, len) }
+            if is_hole_possible { self.cache.dirty_pages(tx.data_object(slot, &inode), pages) } else { 0 };
+        tx.write_data(slot, inode, offset, known)
     }
 
     /// Writes one piece without waiting, without a copy of `bytes` and without a completion. `None` if that
@@ -827,21 +780,15 @@ impl FsCore {
         bytes: &[u8],
     ) -> Option<Result<(), FsError>> {
         let within = (offset % BLOCK_BYTES as u64) as usize;
-        if bytes.is_empty() || bytes.len() > self.piece_bytes_max() - within || !self.cache.writes_at_once() {
+        if bytes.is_empty() || bytes.len() > self.piece_bytes_max() - within {
             return None;
         }
         if offset > FILE_BYTES_MAX {
             return Some(Err(FsError::TooLarge));
         }
-        let cost = self.write_cost(ino, offset, bytes.len());
-        match self.cache.admit_at_once(cost) {
-            Ok(reservation) => {
-                let write =
-                    |tx: &mut FsTransaction<'_>| self.write_data(tx, ino, offset, cost.bypass_pages > 0);
-                Some(self.apply_transaction(reservation?, bytes, cost, write))
-            }
-            Err(error) => Some(Err(error.into())),
-        }
+        let cost = file_data::write_cost(offset, bytes.len());
+        let write = |tx: &mut FsTransaction<'_>| self.write_data(tx, ino, offset);
+        self.cache.try_transact(cost, |into| self.apply_transaction(into, bytes, cost, write))
     }
 
     fn write_rest(

@@ -17,7 +17,6 @@ mod inode;
 mod ops;
 mod owner_table;
 mod plant;
-mod sequential_writes;
 mod small_file_readahead;
 #[cfg(test)]
 mod tests;

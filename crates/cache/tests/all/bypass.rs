@@ -1,5 +1,6 @@
 //! Bypassed pages: their records in the log, and what recovery makes of these.
 
+use crate::common::apply_at_once;
 use crate::common::plain::Machine;
 use buffer::LogRecord;
 use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange, TransactionCost};
@@ -16,7 +17,8 @@ const PAGE: u64 = BLOCK_BYTES as u64;
 
 fn write_bypassing(machine: &Machine, cache: &Cache, pages: std::ops::Range<u64>, byte: u8, grows: bool) {
     let bytes = vec![byte; ((pages.end - pages.start) * PAGE) as usize];
-    let change = ObjectChange::BypassWrite { object: FILE, offset: pages.start * PAGE, bytes: &bytes, grows };
+    let size = if grows { pages.start * PAGE } else { pages.end * PAGE };
+    let change = ObjectChange::FileWrite { object: FILE, offset: pages.start * PAGE, bytes: &bytes, size };
     machine.apply(cache, &[change]).expect("space");
 }
 
@@ -179,9 +181,9 @@ fn a_file_that_grows_and_grows_does_not_keep_a_sync_of_another_waiting() {
     // As much as may be bypassed at a time, which is several steps of write-back.
     let mut grow = || loop {
         let change =
-            ObjectChange::BypassWrite { object: COPY, offset: next * PAGE, bytes: &bytes, grows: true };
-        let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(&[change])) else { break };
-        cache.apply(&mut reservation, &[change]).expect("space");
+            ObjectChange::FileWrite { object: COPY, offset: next * PAGE, bytes: &bytes, size: next * PAGE };
+        let Some(applied) = apply_at_once(&cache, &[change]) else { break };
+        applied.expect("space");
         next += 256;
     };
     grow();
@@ -207,10 +209,9 @@ fn what_entered_before_nothing_is_written_directly_any_more_is_logged() {
     let machine = Machine::new(14);
     let cache = machine.open();
     machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
-    let change =
-        ObjectChange::BypassWrite { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+    let change = ObjectChange::FileWrite { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], size: PAGE };
     let mut entered =
-        cache.admit_at_once(TransactionCost::of(&[change])).expect("a store that works").expect("space");
+        machine.wait(&cache, |then| cache.admit(TransactionCost::of(&[change]), then)).expect("space");
     cache.set_bypass_after(u64::MAX);
     machine.sync(&cache).expect("a buffer that works");
     cache.apply(&mut entered, &[change]).expect("space");

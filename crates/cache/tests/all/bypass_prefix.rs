@@ -3,8 +3,9 @@
 //! page that was not synced is, as a whole, one of its versions.
 
 use crate::common::Disks;
+use crate::common::apply_at_once;
 use crate::common::meddled::{Meddled, Meddler};
-use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange, TransactionCost};
+use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange};
 use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SeededRng, VolumeId};
 use sim_disk::SimClock;
 use std::collections::BTreeMap;
@@ -154,7 +155,12 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
                 state.older.push((state.now, number));
                 state.now = [value; 2];
             }
-            ObjectChange::BypassWrite { object: object(of), offset, bytes: &whole, grows: false }
+            ObjectChange::FileWrite {
+                object: object(of),
+                offset,
+                bytes: &whole,
+                size: offset + whole.len() as u64,
+            }
         }
         15..17 => {
             (page..page + count).for_each(|page| drop(settled(of, page, [0; 2])));
@@ -175,12 +181,10 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
     };
     let marker = number.to_le_bytes();
     let changes = [change, ObjectChange::Write { object: COUNTER, offset: 0, bytes: &marker }];
-    let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(&changes)) else { return };
-    if cache.apply(&mut reservation, &changes).is_ok() {
+    if matches!(apply_at_once(&cache, &changes), Some(Ok(_))) {
         guard.history.push(after);
     }
     drop(guard);
-    drop(reservation);
 }
 
 fn check(seed: u64, world: &mut World, cache: &Cache) {

@@ -2,9 +2,10 @@
 //! of a mount takes none.
 
 use crate::common::Disks;
+use crate::common::apply_at_once;
 use crate::common::plain::Machine;
 use crate::common::slow_disk::SlowDisk;
-use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange, TransactionCost};
+use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange};
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, PageTransfer, VolumeId};
 use sim_disk::{DiskFaults, SimClock};
 use std::sync::{Arc, Mutex};
@@ -20,13 +21,12 @@ const MIB_PAGES: u64 = (1 << 20) / PAGE;
 
 /// A file grows by whole pages, which bypass the log.
 fn grow(from: u64, bytes: &[u8]) -> ObjectChange<'_> {
-    ObjectChange::BypassWrite { object: STREAMED, offset: from * PAGE, bytes, grows: true }
+    ObjectChange::FileWrite { object: STREAMED, offset: from * PAGE, bytes, size: from * PAGE }
 }
 
 /// A write that is admitted at once, or refused.
 fn try_to_apply(cache: &Cache, changes: &[ObjectChange<'_>]) -> bool {
-    let Ok(Some(mut reservation)) = cache.admit_at_once(TransactionCost::of(changes)) else { return false };
-    cache.apply(&mut reservation, changes).is_ok()
+    matches!(apply_at_once(cache, changes), Some(Ok(_)))
 }
 
 /// Does the workers' work for `count` hundredths of a second.
@@ -170,7 +170,8 @@ fn an_end_beside_one_stuck_clone_leaves_what_it_holds_back_in_the_buffer() {
         PageTransfer { from: OTHER, first: PageNo(1), end: PageNo(4), to: STREAMED, at: PageNo(1) };
     machine.apply(&cache, &[ObjectChange::Clone { transfer }]).expect("space");
     let bytes = &[9; 2 * BLOCK_BYTES];
-    let overwrite = ObjectChange::BypassWrite { object: STREAMED, offset: PAGE, bytes, grows: false };
+    let overwrite =
+        ObjectChange::FileWrite { object: STREAMED, offset: PAGE, bytes, size: PAGE + bytes.len() as u64 };
     machine.apply(&cache, &[overwrite]).expect("space");
     cache.stop();
     cache.drain().expect_err("the clone is stuck");
@@ -415,7 +416,7 @@ fn what_cuts_or_overwrites_them_is_durable_when_they_would_have_been() {
         machine.write(&cache, STREAMED, 0, &[1; BLOCK_BYTES]).expect("space");
         machine.sync(&cache).expect("a buffer that works");
         let bypassing =
-            ObjectChange::BypassWrite { object: STREAMED, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+            ObjectChange::FileWrite { object: STREAMED, offset: 0, bytes: &[2; BLOCK_BYTES], size: PAGE };
         machine.apply(&cache, &[bypassing]).expect("space");
         machine.clock.advance(Duration::from_millis(900));
         machine.apply(&cache, &[change]).expect("space");

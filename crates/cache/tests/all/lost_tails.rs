@@ -15,7 +15,7 @@ const LOST: (ObjectId, PageNo) = (FILE, PageNo(2));
 fn stream_and_crash(machine: &Machine, cache: Cache, object: ObjectId) -> Cache {
     machine.write(&cache, object, 0, &[1; 2 * BLOCK_BYTES]).expect("space");
     let bytes = [2; 3 * BLOCK_BYTES];
-    let grow = ObjectChange::BypassWrite { object, offset: 2 * PAGE, bytes: &bytes, grows: true };
+    let grow = ObjectChange::FileWrite { object, offset: 2 * PAGE, bytes: &bytes, size: 2 * PAGE };
     machine.apply(&cache, &[grow]).expect("space");
     machine.wait(&cache, |then| cache.sync_logged(then)).expect("a buffer that works");
     crash(machine, cache)

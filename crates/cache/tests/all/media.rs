@@ -232,8 +232,12 @@ fn a_store_with_a_change_below_a_damaged_node_is_looked_at_only_and_all_that_is_
     }
     cache.drain().expect("sound media");
     // One page is stored again, and another is in the buffer only; no checkpoint comes before the crash.
-    let bypassing =
-        ObjectChange::BypassWrite { object: FILE, offset: 0, bytes: &[2; BLOCK_BYTES], grows: false };
+    let bypassing = ObjectChange::FileWrite {
+        object: FILE,
+        offset: 0,
+        bytes: &[2; BLOCK_BYTES],
+        size: BLOCK_BYTES as u64,
+    };
     machine.apply(&cache, &[bypassing]).expect("space");
     machine.clock.advance(Duration::from_millis(600));
     machine.wait(&cache, |then| cache.sync_logged(then)).expect("sound media");

@@ -1,6 +1,7 @@
 //! Random transactions on a simulated machine that loses power: afterwards the cache has a prefix of them,
 //! with at least what was synced.
 
+use crate::common::apply_at_once;
 use crate::common::{Machine, Run, Slot};
 use cache::{BackgroundTask, Cache, ObjectChange, SpaceReservation, StepProgress, TransactionCost};
 use device::{BLOCK_BYTES, SeededRng, VolumeId};
@@ -125,9 +126,7 @@ fn a_start_tells_how_many_transactions_it_found_and_their_pages_keep_their_space
     for page in 0..30 {
         let bytes = [page as u8 + 1; 100];
         let changes = [ObjectChange::Write { object, offset: page * BLOCK_BYTES as u64 + 50, bytes: &bytes }];
-        let mut reservation =
-            cache.admit_at_once(TransactionCost::of(&changes)).expect("power").expect("space");
-        cache.apply(&mut reservation, &changes).expect("power");
+        apply_at_once(&cache, &changes).expect("space").expect("power");
     }
     let slot = Slot::new();
     cache.sync(slot.then());

@@ -1,6 +1,7 @@
 //! Events during other work. Each of these cases was a bug once.
 
 use crate::common::Disks;
+use crate::common::apply_at_once;
 use cache::{
     BackgroundTask, Cache, CacheCompletion, CacheError, CacheSettings, ObjectChange, SpaceClaim,
     SpaceReservation, StepProgress, TransactionCost,
@@ -211,8 +212,7 @@ fn writers_wait_at_the_limit_of_deltas_which_are_counted_apart_from_whole_pages(
     let write = |page: u64, len: usize| {
         let bytes = vec![2; len];
         let changes = [ObjectChange::Write { object: object(1), offset: page * 4096, bytes: &bytes }];
-        let reservation = cache.admit_at_once(TransactionCost::of(&changes)).expect("power");
-        reservation.map(|mut reservation| cache.apply(&mut reservation, &changes).expect("power")).is_some()
+        apply_at_once(&cache, &changes).map(|applied| applied.expect("power")).is_some()
     };
     assert!((0..16).all(|page| write(page, 4096)), "whole pages are none");
     assert_eq!(cache.status().deltas, 0);

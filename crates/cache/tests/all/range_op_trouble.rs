@@ -1,6 +1,7 @@
 //! Clones and moves while the store, the buffer or the map is in trouble: nothing is lost, and every wait
 //! ends.
 
+use crate::common::apply_at_once;
 use crate::common::plain::Machine;
 use cache::{BackgroundTask, Cache, CacheCompletion, CacheError, ObjectChange, SeekTarget, TransactionCost};
 use device::{BLOCK_BYTES, Block, ObjectId, PageNo, PageTransfer};
@@ -35,8 +36,7 @@ fn is_answered<T>(answer: &Answer<T>) -> bool {
 
 /// Applies changes that are admitted at once. Does no work.
 fn at_once(cache: &Cache, changes: &[ObjectChange<'_>]) {
-    let admitted = cache.admit_at_once(TransactionCost::of(changes)).expect("no error");
-    cache.apply(&mut admitted.expect("space at once"), changes).expect("a buffer that works");
+    apply_at_once(cache, changes).expect("space at once").expect("a buffer that works");
 }
 
 fn pages(from: ObjectId, first: u64, count: u64, to: ObjectId) -> PageTransfer {
@@ -201,10 +201,7 @@ fn a_clone_of_nothing_or_onto_itself_does_not_make_the_log_unreadable() {
         let machine = three(18);
         let cache = machine.open();
         let changes = [ObjectChange::Clone { transfer }];
-        let mut admitted =
-            cache.admit_at_once(TransactionCost::of(&changes)).expect("no error").expect("space");
-        let applied = cache.apply(&mut admitted, &changes);
-        drop(admitted);
+        let applied = apply_at_once(&cache, &changes).expect("space");
         at_once(&cache, &[ObjectChange::Write { object: OTHER, offset: 0, bytes: &[7; PAGE] }]);
         machine.sync(&cache).expect("a buffer that works");
         drop(cache);

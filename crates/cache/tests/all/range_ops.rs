@@ -1,9 +1,10 @@
 //! Clones and moves of pages: the order in which the store gets them and their dependencies, and which reads
 //! wait. Random ones are in `prefix.rs`, `volumes.rs`, `rescue.rs` and `seek.rs`.
 
+use crate::common::apply_at_once;
 use crate::common::meddled::{Meddled, Meddler};
 use crate::common::plain::Machine;
-use cache::{BackgroundTask, Cache, CacheError, ObjectChange, TRANSFER_PAGES_MAX, TransactionCost};
+use cache::{BackgroundTask, Cache, CacheError, ObjectChange, TRANSFER_PAGES_MAX};
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, PageTransfer, VolumeId};
 use sim_disk::DiskFaults;
 use std::sync::{Arc, Mutex};
@@ -209,8 +210,7 @@ fn a_page_that_is_written_again_while_a_copy_is_made_is_in_it_as_it_was_at_its_m
             [ObjectChange::Write { object: OTHER, offset: 7 * BLOCK_BYTES as u64, bytes: &[2; BLOCK_BYTES] }];
         if left > 0 {
             left -= 1;
-            let reservation = other.admit_at_once(TransactionCost::of(&changes)).expect("power");
-            other.apply(&mut reservation.expect("space"), &changes).expect("power");
+            apply_at_once(&other, &changes).expect("space").expect("power");
         }
     }));
     let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };

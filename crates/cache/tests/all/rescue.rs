@@ -1,8 +1,9 @@
 //! A buffer that fails for good: changes that were in memory alone become a volume, and the cached volume is
 //! what the buffer makes of it.
 
+use crate::common::apply_at_once;
 use crate::common::{Disks, Machine, Model, OBJECT_BYTES, Run, change, plain, read_whole};
-use cache::{BackgroundTask, Cache, ObjectChange, TransactionCost};
+use cache::{BackgroundTask, Cache, ObjectChange};
 use device::{BLOCK_BYTES, Block, ObjectId, PageNo, VolumeId};
 use sim_disk::DiskFaults;
 use std::sync::Arc;
@@ -27,8 +28,7 @@ fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
         // Not through `Run::apply`, whose steps would commit.
         let steps = run.transaction();
         let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| change(step, run.volume)).collect();
-        let reservation = cache.admit_at_once(TransactionCost::of(&changes)).ok().flatten();
-        if reservation.is_some_and(|mut reservation| cache.apply(&mut reservation, &changes).is_ok()) {
+        if matches!(apply_at_once(&cache, &changes), Some(Ok(_))) {
             run.since.push(steps);
         } else {
             run.number_anew();
@@ -157,9 +157,7 @@ fn nothing_is_written_back_between_two_attempts_to_rescue_it() {
             let bytes = [1 + page as u8 % 200; BLOCK_BYTES];
             let changes =
                 [ObjectChange::Write { object: OBJECT, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
-            let mut reservation =
-                cache.admit_at_once(TransactionCost::of(&changes)).expect("space").expect("space");
-            cache.apply(&mut reservation, &changes).expect("space");
+            apply_at_once(&cache, &changes).expect("space").expect("power");
         };
         (0..PAGES).for_each(write);
         cache.sync(Box::new(|outcome| outcome.expect("both media work")));

@@ -100,7 +100,7 @@ impl Machine {
 fn note(written: &mut BTreeSet<u64>, change: &ObjectChange<'_>) {
     match *change {
         ObjectChange::LogBypassed { .. } => {}
-        ObjectChange::Write { offset, bytes, .. } | ObjectChange::BypassWrite { offset, bytes, .. } => {
+        ObjectChange::Write { offset, bytes, .. } | ObjectChange::FileWrite { offset, bytes, .. } => {
             written.extend(offset / PAGE..(offset + bytes.len() as u64).div_ceil(PAGE));
         }
         ObjectChange::Zero { offset, len, .. } => {

@@ -2,6 +2,7 @@
 //! some to be made.
 
 use crate::common::Disks;
+use crate::common::apply_at_once;
 use cache::{
     BackgroundTask, Cache, CacheCompletion, CacheError, CacheSettings, ObjectChange, SpaceClaim,
     StepProgress, TransactionCost,
@@ -226,13 +227,10 @@ impl Machine {
             let bytes = [1; BLOCK_BYTES];
             let changes =
                 [ObjectChange::Write { object: FILE, offset: page * BLOCK_BYTES as u64, bytes: &bytes }];
-            let admit = || {
-                // The store knows the estimate for all.
-                self.cache.store_without_spare();
-                self.cache.admit_at_once(TransactionCost::of(&changes)).expect("power")
-            };
-            let Some(mut reservation) = admit() else { return };
-            self.cache.apply(&mut reservation, &changes).expect("power");
+            // The store knows the estimate for all.
+            self.cache.store_without_spare();
+            let Some(applied) = apply_at_once(&self.cache, &changes) else { return };
+            applied.expect("power");
         }
     }
 
@@ -271,13 +269,13 @@ fn what_gives_space_back_is_granted_space_that_there_is_not() {
     for page in 0..10 {
         let changes = [ObjectChange::Zero { object: FILE, offset: page * BLOCK_BYTES as u64, len: 100 }];
         let cost = TransactionCost { claim: SpaceClaim::Frees, ..TransactionCost::of(&changes) };
-        let mut reservation = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
-        machine.cache.apply(&mut reservation, &changes).expect("power");
+        let applied = machine.cache.try_transact(cost, |tx| tx.apply(&changes)).expect("a reserve");
+        applied.expect("power");
     }
     assert_eq!(machine.assert_all_is_reserved(), dirty + 10);
     assert_eq!(machine.cache.store().reservable_blocks(), 0);
     let more = [ObjectChange::Write { object: FILE, offset: 0, bytes: &[1] }];
-    assert!(machine.cache.admit_at_once(TransactionCost::of(&more)).expect("power").is_none());
+    assert!(apply_at_once(&machine.cache, &more).is_none());
 }
 
 impl Machine {
@@ -420,8 +418,8 @@ fn where_pages_find_no_space_and_cleaning_makes_none_writers_are_told_at_once_an
     assert!(waited < Duration::from_secs(5), "{waited:?}");
     let delete = [ObjectChange::Delete { object: OTHER_FILE }];
     let cost = TransactionCost { claim: SpaceClaim::Frees, ..TransactionCost::of(&delete) };
-    let mut reservation = machine.cache.admit_at_once(cost).expect("power").expect("a reserve");
-    machine.cache.apply(&mut reservation, &delete).expect("power");
+    let applied = machine.cache.try_transact(cost, |tx| tx.apply(&delete)).expect("a reserve");
+    applied.expect("power");
     machine.write_all_back(begun);
     machine.write(0, &mut |_| {}).expect("half of the store is free");
 }

@@ -2,9 +2,10 @@
 //! any subset of the writes that were not flushed. A clone is a state of its source during the call, or does
 //! not exist. A volume that is not written any more keeps its state, even if only the buffer has some of it.
 
+use crate::common::apply_at_once;
 use crate::common::meddled::{Meddled, Meddler};
 use crate::common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued};
-use cache::{BackgroundTask, Cache, CacheError, ObjectChange, TransactionCost};
+use cache::{BackgroundTask, Cache, CacheError, FetchMode, ObjectChange};
 use device::{ObjectId, SeededRng};
 use sim_disk::{DiskFaults, SimDisk};
 use std::collections::BTreeMap;
@@ -224,7 +225,7 @@ impl World {
     /// Lets transactions be applied while devices work. Returns them.
     fn meddle(&mut self, cache: &Cache) -> Arc<Mutex<Vec<Vec<Step>>>> {
         let applied: Arc<Mutex<Vec<Vec<Step>>>> = Arc::default();
-        if !cache.writes_at_once() {
+        if cache.settings().fetch == FetchMode::Blocking {
             return applied;
         }
         let mut waiting: Vec<Vec<Step>> =
@@ -241,8 +242,7 @@ impl World {
             }
             let Some(steps) = waiting.pop() else { return };
             let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| change(step, volume)).collect();
-            let reservation = cache.admit_at_once(TransactionCost::of(&changes)).ok().flatten();
-            if reservation.is_some_and(|mut reservation| cache.apply(&mut reservation, &changes).is_ok()) {
+            if matches!(apply_at_once(&cache, &changes), Some(Ok(_))) {
                 done.lock().expect("one thread").push(steps);
             } else {
                 // Later ones may build on it.

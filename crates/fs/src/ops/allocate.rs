@@ -176,7 +176,7 @@ impl Fs {
         if what != FallocateMode::Allocate {
             return self.core().count_before_removal(ino, offset..last.max(offset), move |counted| {
                 let change = move |tx: &mut FsTransaction<'_>| {
-                    tx.set_removed_pages(counted);
+                    tx.set_removed_pages(counted.clone());
                     tx.allocate(ino, what, range, size)
                 };
                 core.run_transaction(cost, change, done);

@@ -2,6 +2,7 @@
 //! side changes.
 
 use crate::arena::FsTransaction;
+use crate::charge_tracker::ChargeNote;
 use crate::cost;
 use crate::error::FsError;
 use crate::format::FILE_BYTES_MAX;
@@ -72,9 +73,10 @@ impl FsTransaction<'_> {
             inode.set_size(inode.size().max(at + len));
             inode.set_written();
             self.charge(slot, &before, &mut inode, at..at + len, 0);
-            self.charges_mut().note_removal(slot);
+            self.note_charge(ChargeNote::Removed(slot));
             if source_inode.is_sparse() {
-                self.charges_mut().add_unsure(slot, pages, inode.charged_pages());
+                let charge = inode.charged_pages();
+                self.note_charge(ChargeNote::Charged { slot, pages: 0, unsure: pages, charge });
             }
         } else {
             if inode.is_written() {

@@ -59,41 +59,26 @@ pub(crate) fn write_cost(offset: u64, len: usize) -> TransactionCost {
 }
 
 impl FsTransaction<'_> {
-    /// Writes the transaction's bytes, with size and times, so that a size never covers bytes that are not
-    /// durable.
-    ///
-    /// The bytes of a large sequential write may bypass the buffer. `known` of the written pages are charged
-    /// already.
+    /// Writes the transaction's bytes into a file, with size and times, so that a size never covers bytes that
+    /// are not durable. `known` of the written pages are charged already.
     pub(crate) fn write_data(
         &mut self,
-        ino: Ino,
+        slot: InodeSlot,
+        before: Inode,
         offset: u64,
-        is_bypassing: bool,
         known: u64,
     ) -> Result<(), FsError> {
         let bytes = self.file_bytes();
         let len = bytes.len();
-        let (slot, before) = self.find_file(ino)?;
         let mut inode = before;
         let object = self.object_within_limit(slot, &inode, offset, len)?;
         let size = inode.size();
-        inode.set_size(inode.size().max(offset + len as u64));
+        inode.set_size(size.max(offset + len as u64));
         inode.set_written();
         self.charge(slot, &before, &mut inode, offset..offset + len as u64, known);
         self.set_inode(slot, &inode);
         self.touch_modified(slot)?;
-        if is_bypassing && offset <= size && (offset + len as u64 <= size || size.is_multiple_of(PAGE)) {
-            // A crash may take bypassed pages: each part is lost or kept as a whole, the part behind the old
-            // end with the growth.
-            let (within, behind) = bytes.split_at(len.min((size - offset) as usize));
-            for (offset, bytes, grows) in [(offset, within, false), (size, behind, true)] {
-                if !bytes.is_empty() {
-                    self.add_data_change(ObjectChange::BypassWrite { object, offset, bytes, grows });
-                }
-            }
-        } else {
-            self.add_data_change(ObjectChange::Write { object, offset, bytes });
-        }
+        self.add_data_change(ObjectChange::FileWrite { object, offset, bytes, size });
         Ok(())
     }
 

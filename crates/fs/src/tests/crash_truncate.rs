@@ -164,12 +164,8 @@ fn a_volume_that_holds_no_file_system_keeps_what_was_lost_in_it() {
     Fs::create(&cache, VolumeId::MAIN, &*media.clock, OWNER, SECRET).expect("a new file system");
     let new = NewVolume { name: "work", mode: VolumeMode::Writable, created: 0 };
     let work = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
-    let stream = cache::ObjectChange::BypassWrite {
-        object: work.object(2, 1),
-        offset: 0,
-        bytes: &[7; STREAM],
-        grows: true,
-    };
+    let stream =
+        cache::ObjectChange::FileWrite { object: work.object(2, 1), offset: 0, bytes: &[7; STREAM], size: 0 };
     let magic = cache::ObjectChange::Write { object: work.object(0, 0), offset: 0, bytes: b"another " };
     let changes = [stream, magic];
     let reservation = wait(&cache, |done| {

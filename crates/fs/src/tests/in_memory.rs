@@ -48,7 +48,7 @@ impl ObjectPages {
     fn apply(&mut self, change: &ObjectChange<'_>) {
         match *change {
             ObjectChange::Write { object, offset, bytes }
-            | ObjectChange::BypassWrite { object, offset, bytes, .. } => {
+            | ObjectChange::FileWrite { object, offset, bytes, .. } => {
                 self.write(object, offset, bytes);
             }
             ObjectChange::LogBypassed { .. } => {}
@@ -297,7 +297,11 @@ impl ModelSubject for InMemoryFs {
             }
             ModelOperation::Write { ino, offset, bytes } => {
                 let cost = write_cost(offset, bytes.len());
-                self.run_with(&bytes, cost, |tx| tx.write_data(ino, offset, false, 0)).map(|()| None)
+                let write = |tx: &mut FsTransaction<'_>| {
+                    let (slot, inode) = tx.find_file(ino)?;
+                    tx.write_data(slot, inode, offset, 0)
+                };
+                self.run_with(&bytes, cost, write).map(|()| None)
             }
             ModelOperation::Set { ino, set } => {
                 self.run(cost::attributes(true), |tx| tx.set_attributes(ino, &set)).map(Some)

@@ -10,7 +10,7 @@ use cache::{
     BackgroundTask, Cache, CacheError, CacheSettings, FetchMode, ObjectChange, SpaceReservation,
     TransactionCost,
 };
-use device::{BLOCK_BYTES, Device, ObjectId, PageNo, PageTransfer, SeededRng};
+use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, PageTransfer, SeededRng};
 pub use disks::Disks;
 use sim_disk::SimClock;
 use std::collections::BTreeMap;
@@ -21,6 +21,11 @@ use store::{PageRead, Store, StoredPage, VolumeId};
 
 pub const OBJECTS: u64 = 6;
 pub const OBJECT_BYTES: usize = 24 * BLOCK_BYTES;
+
+/// Applies changes that need not wait for space. `None` if they do.
+pub fn apply_at_once(cache: &Cache, changes: &[ObjectChange<'_>]) -> Option<Result<Lsn, CacheError>> {
+    cache.try_transact(TransactionCost::of(changes), |tx| tx.apply(changes))
+}
 
 /// One change of a transaction, owned.
 #[derive(Debug, Clone)]

@@ -1,7 +1,8 @@
 //! A cache over sound media, with reads that tell which pages were fetched for them.
 
+use crate::common::apply_at_once;
 use crate::common::{Disks, Slot};
-use cache::{BackgroundTask, Cache, CacheError, CacheSettings, ObjectChange, StepProgress, TransactionCost};
+use cache::{BackgroundTask, Cache, CacheError, CacheSettings, ObjectChange, StepProgress};
 use device::{BLOCK_BYTES, Block, BlockRead, Device, DeviceError, ObjectId, Page, VolumeId};
 use sim_disk::{SimClock, SimDisk};
 use std::sync::{Arc, Mutex};
@@ -139,9 +140,7 @@ impl Machine {
 }
 
 pub(super) fn change(cache: &Cache, change: ObjectChange<'_>) {
-    let mut reservation =
-        cache.admit_at_once(TransactionCost::of(&[change])).expect("sound media").expect("space");
-    cache.apply(&mut reservation, &[change]).expect("space");
+    apply_at_once(cache, &[change]).expect("space").expect("sound media");
 }
 
 pub(super) fn write(cache: &Cache, object: ObjectId, page: u64, byte: u8) {

@@ -1,0 +1,197 @@
+//! Applying a transaction: its records are appended to the buffer and changed in the page table, under one
+//! hold of the state's lock.
+
+use crate::admission::{AdmissionControl, AdmissionDecision, ReservedSpace, SpaceReservation};
+use crate::bypass;
+use crate::change::{ObjectChange, SpaceClaim, TransactionCost, TransactionRecords};
+use crate::commit::Committer;
+use crate::error::CacheError;
+use crate::planted_bug::is_refused;
+use crate::range_ops::TRANSFER_PAGES_MAX;
+use crate::record_applier::{LazyNow, RecordApplier, RecordEffects};
+use crate::state::{CacheShared, CacheState};
+use crate::sync::{MutexGuard, Ordering};
+use crate::task::BackgroundTask;
+use buffer::{BufferError, LogRecord};
+use device::Lsn;
+use std::sync::Arc;
+use store::StoreError;
+
+/// The result of a transaction that did not reserve its space before.
+pub(crate) enum AppliedAtOnce {
+    /// It is applied. The LSN is that of its last record.
+    Applied(Lsn),
+    /// It has to wait for space. This many pages of it may bypass the buffer.
+    MustWait { bypass_pages: u64 },
+}
+
+/// Applies transactions.
+pub(crate) struct TransactionApplier {
+    shared: Arc<CacheShared>,
+    admission: AdmissionControl,
+    committer: Arc<Committer>,
+}
+
+impl TransactionApplier {
+    pub(crate) fn new(
+        shared: Arc<CacheShared>,
+        admission: AdmissionControl,
+        committer: Arc<Committer>,
+    ) -> TransactionApplier {
+        TransactionApplier { shared, admission, committer }
+    }
+
+    /// Reserves space for `changes` and applies them, if there is space now and the operation need not queue
+    /// behind others. `stated` has its claim and its run; the rest of the cost is that of `changes`. Calls no
+    /// completion: a reader that waits for a changed page is retried later.
+    pub(crate) fn apply_at_once(
+        &self,
+        stated: TransactionCost,
+        changes: &[ObjectChange<'_>],
+    ) -> Result<AppliedAtOnce, CacheError> {
+        ensure_sensible(changes)?;
+        let mut cost =
+            TransactionCost { claim: stated.claim, run: stated.run, ..TransactionCost::of(changes) };
+        let mut state = self.shared.state();
+        if cost.bypass_pages > 0 && !self.belongs_to_stream(&mut state, changes) {
+            cost.bypass_pages = 0;
+        }
+        let mut space = match self.admission.decide_at_once(&mut state, cost) {
+            AdmissionDecision::Admit(space) => space,
+            AdmissionDecision::Refuse(error) => return Err(error),
+            AdmissionDecision::Wait | AdmissionDecision::WaitToBypass => {
+                return Ok(AppliedAtOnce::MustWait { bypass_pages: cost.bypass_pages });
+            }
+        };
+        let is_stream = space.may_bypass();
+        let applied = self.append_and_change(&mut state, &mut space, changes, is_stream);
+        let is_awaited = space.release_pages(self.shared.store(), &mut state);
+        self.end_apply(state, applied, is_awaited).map(AppliedAtOnce::Applied)
+    }
+
+    /// Applies `changes` within a reservation. Success releases what was not used.
+    pub(crate) fn apply_reserved(
+        &self,
+        reservation: &mut SpaceReservation,
+        changes: &[ObjectChange<'_>],
+    ) -> Result<Lsn, CacheError> {
+        ensure_sensible(changes)?;
+        let mut state = self.shared.state();
+        if let Some(why) = state.failed().cloned() {
+            return Err(CacheError::ReadOnly { why });
+        }
+        let pages = changes.iter().map(ObjectChange::pages).sum();
+        let space = reservation.space_for(pages, &mut state)?;
+        let is_stream = space.may_bypass() && self.belongs_to_stream(&mut state, changes);
+        let applied = self.append_and_change(&mut state, space, changes, is_stream);
+        let is_awaited = applied.is_ok() && reservation.release_unused(&mut state);
+        self.end_apply(state, applied, is_awaited)
+    }
+
+    /// Whether the transaction's writes belong to a stream, so that their pages bypass the buffer.
+    fn belongs_to_stream(&self, state: &mut CacheState, changes: &[ObjectChange<'_>]) -> bool {
+        let after = self.shared.bypass_after().load(Ordering::Relaxed);
+        let mut belongs = false;
+        for change in changes.iter().filter(|change| change.bypassable_pages() > 0) {
+            let &ObjectChange::FileWrite { object, offset, bytes, .. } = change else { continue };
+            belongs |= state.streams.note_write(object, offset, bytes.len() as u64, after);
+        }
+        belongs
+    }
+
+    /// Appends the transaction, then changes the pages.
+    fn append_and_change(
+        &self,
+        state: &mut CacheState,
+        space: &mut ReservedSpace,
+        changes: &[ObjectChange<'_>],
+        is_stream: bool,
+    ) -> Result<AppliedTransaction, CacheError> {
+        if space.claim() != SpaceClaim::Frees && is_refused() {
+            return Err(StoreError::Full.into());
+        }
+        let made = TransactionRecords::of(changes, is_stream);
+        let buffer = self.shared.buffer();
+        let logged_late = bypass::log_before(buffer, &mut state.pages, changes);
+        if let Ok(logged_late) = logged_late {
+            state.note_late_logged(logged_late);
+        }
+        let appended = match logged_late.and_then(|_| buffer.append(&made.records)) {
+            Ok(appended) => appended,
+            Err(why @ BufferError::Device(_)) => {
+                state.fail(&why);
+                return Err(CacheError::ReadOnly { why });
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let now = LazyNow::new(self.shared.clock());
+        let CacheState { pages, reads, counters, syncs, admission, .. } = state;
+        counters.transactions += 1;
+        syncs.note_append(|| now.get());
+        let fetch = self.shared.settings().fetch;
+        let mut applier = RecordApplier::new(pages, reads, counters, space, &now, appended.group, fetch);
+        let mut bypassing = made.bypassing.iter();
+        for (index, record) in made.records.iter().enumerate() {
+            let lsn = appended.first_lsn.plus(index as u64);
+            match *record {
+                LogRecord::Bypassed { object, from, .. } => {
+                    let bytes = bypassing.next().expect("as many as there are records");
+                    applier.write_bypassing(object, from, bytes, lsn);
+                }
+                _ => applier.apply(record, lsn),
+            }
+        }
+        let effects = applier.finish();
+        if effects.released_pages > 0 {
+            self.shared.store().release(effects.released_pages);
+        }
+        // Writing back a change of names releases most of what it reserved.
+        if effects.has_removed || space.claim() == SpaceClaim::Names {
+            admission.note_possible_space();
+        }
+        Ok(AppliedTransaction { last_lsn: appended.last_lsn, effects })
+    }
+
+    /// Releases the lock, and wakes the workers that have something to do now.
+    fn end_apply(
+        &self,
+        mut state: MutexGuard<'_, CacheState>,
+        applied: Result<AppliedTransaction, CacheError>,
+        is_awaited: bool,
+    ) -> Result<Lsn, CacheError> {
+        let applied = applied?;
+        let wakes_committer = is_awaited || self.committer.is_requested(&state);
+        let wakes_fetcher =
+            applied.effects.readers_may_go_on || state.reads.has_prefetches() || state.pages.has_discarded();
+        let wakes_write_back = applied.effects.has_range_op || self.admission.wants_write_back(&state);
+        state.evict(self.shared.settings());
+        drop(state);
+        if wakes_committer {
+            self.shared.wake(BackgroundTask::Commit);
+        }
+        if wakes_fetcher {
+            self.shared.wake(BackgroundTask::Fetch);
+        }
+        if wakes_write_back {
+            self.shared.wake(BackgroundTask::WriteBack);
+        }
+        Ok(applied.last_lsn)
+    }
+}
+
+/// A transaction that is in the log and in the page table.
+struct AppliedTransaction {
+    last_lsn: Lsn,
+    effects: RecordEffects,
+}
+
+/// Refuses clones and moves that make no sense, or are too long.
+fn ensure_sensible(changes: &[ObjectChange<'_>]) -> Result<(), CacheError> {
+    if !changes.iter().all(ObjectChange::is_sensible) {
+        return Err(CacheError::BadTransfer);
+    }
+    match changes.iter().find_map(ObjectChange::excess_pages) {
+        Some(pages) => Err(CacheError::TransferTooLong { pages, limit: TRANSFER_PAGES_MAX }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,163 @@
+//! The one way in for changes: [`Cache::transact`] reserves space, lets the caller make its changes, applies
+//! them, and answers; now, or when there is space.
+
+use crate::admission::SpaceReservation;
+use crate::apply::AppliedAtOnce;
+use crate::cache::{Cache, CacheParts};
+use crate::change::{ObjectChange, TransactionCost};
+use crate::error::CacheError;
+use crate::settings::FetchMode;
+use crate::task::CacheCompletion;
+use device::{Lsn, ObjectId};
+
+/// A transaction that is being made.
+pub struct CacheTransaction<'a> {
+    parts: &'a CacheParts,
+    cost: TransactionCost,
+    /// `None`: space is reserved when the changes are known.
+    reservation: Option<SpaceReservation>,
+    /// In `FetchMode::Blocking`: the pages that it writes were fetched.
+    is_fetched: bool,
+    waits_for: Option<TransactionWait>,
+}
+
+/// Why a transaction could not be applied at once.
+enum TransactionWait {
+    /// For space; of its pages, as many as its cost now says may bypass the buffer.
+    Space,
+    /// For pages of which it writes parts.
+    Pages { object: ObjectId, offset: u64, len: usize },
+}
+
+impl CacheTransaction<'_> {
+    /// Makes all of `changes` visible, in order, as one transaction: after a crash it is there as a whole or
+    /// not at all, and only if every transaction before it is. Never waits, and calls no completion. The
+    /// caller orders its own calls, and makes one for each transaction.
+    ///
+    /// # Errors
+    /// [`CacheError::MustWait`] if there is no space yet: the caller undoes what it has done, and returns the
+    /// error. Its work is done again when there is space.
+    pub fn apply(&mut self, changes: &[ObjectChange<'_>]) -> Result<Lsn, CacheError> {
+        if let Some(reservation) = &mut self.reservation {
+            return self.parts.applier.apply_reserved(reservation, changes);
+        }
+        if !self.is_fetched && self.parts.shared.settings().fetch == FetchMode::Blocking {
+            if let Some(wait) = changes.iter().find_map(written_pages) {
+                self.waits_for = Some(wait);
+                return Err(CacheError::MustWait);
+            }
+        }
+        match self.parts.applier.apply_at_once(self.cost, changes)? {
+            AppliedAtOnce::Applied(lsn) => Ok(lsn),
+            AppliedAtOnce::MustWait { bypass_pages } => {
+                self.cost.bypass_pages = bypass_pages;
+                self.waits_for = Some(TransactionWait::Space);
+                Err(CacheError::MustWait)
+            }
+        }
+    }
+}
+
+/// The pages that a change of a file's data writes.
+fn written_pages(change: &ObjectChange<'_>) -> Option<TransactionWait> {
+    match *change {
+        ObjectChange::FileWrite { object, offset, bytes, .. } => {
+            Some(TransactionWait::Pages { object, offset, len: bytes.len() })
+        }
+        _ => None,
+    }
+}
+
+impl Cache {
+    /// Does `work`, which makes one transaction, and answers with its outcome. If there is no space for the
+    /// transaction now, `work` is done again when there is, and `done` gets the outcome of that; or an error,
+    /// if the store is full, at once or after an attempt to make space. `cost` is the most that it may need.
+    pub fn transact<T: 'static, E: From<CacheError> + 'static>(
+        &self,
+        cost: TransactionCost,
+        work: impl FnMut(&mut CacheTransaction<'_>) -> Result<T, E> + Send + 'static,
+        done: impl FnOnce(Result<T, E>) + Send + 'static,
+    ) {
+        self.transact_with(cost, false, work, done);
+    }
+
+    /// [`transact`](Cache::transact), if it can answer now; else `None`, and nothing was done.
+    pub fn try_transact<T, E>(
+        &self,
+        cost: TransactionCost,
+        work: impl FnOnce(&mut CacheTransaction<'_>) -> Result<T, E>,
+    ) -> Option<Result<T, E>> {
+        let mut transaction = self.begin_transaction(cost, false);
+        let outcome = work(&mut transaction);
+        if transaction.waits_for.is_some() { None } else { Some(outcome) }
+    }
+
+    fn begin_transaction(&self, cost: TransactionCost, is_fetched: bool) -> CacheTransaction<'_> {
+        CacheTransaction { parts: &self.parts, cost, reservation: None, is_fetched, waits_for: None }
+    }
+
+    fn transact_with<T: 'static, E: From<CacheError> + 'static>(
+        &self,
+        cost: TransactionCost,
+        is_fetched: bool,
+        mut work: impl FnMut(&mut CacheTransaction<'_>) -> Result<T, E> + Send + 'static,
+        done: impl FnOnce(Result<T, E>) + Send + 'static,
+    ) {
+        let mut transaction = self.begin_transaction(cost, is_fetched);
+        let outcome = work(&mut transaction);
+        let CacheTransaction { cost, waits_for, .. } = transaction;
+        let cache = self.clone();
+        match waits_for {
+            None => done(outcome),
+            Some(TransactionWait::Space) => self.admit(
+                cost,
+                Box::new(move |admitted| match admitted {
+                    Ok(reservation) => done(cache.transact_within(reservation, cost, work)),
+                    Err(error) => done(Err(error.into())),
+                }),
+            ),
+            Some(TransactionWait::Pages { object, offset, len }) => self.prepare_write(
+                object,
+                offset,
+                len,
+                Box::new(move |fetched| match fetched {
+                    Ok(()) => cache.transact_with(cost, true, work, done),
+                    Err(error) => done(Err(error.into())),
+                }),
+            ),
+        }
+    }
+
+    fn transact_within<T, E>(
+        &self,
+        reservation: SpaceReservation,
+        cost: TransactionCost,
+        mut work: impl FnMut(&mut CacheTransaction<'_>) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let reservation = Some(reservation);
+        work(&mut CacheTransaction {
+            parts: &self.parts,
+            cost,
+            reservation,
+            is_fetched: true,
+            waits_for: None,
+        })
+    }
+
+    /// The first half of [`transact`](Cache::transact), for callers that apply later: asks for space. `then`
+    /// gets a reservation: at once if there is space, otherwise when there is. Refused if the store is full,
+    /// at once or after an attempt to make space.
+    pub fn admit(&self, cost: TransactionCost, then: CacheCompletion<SpaceReservation>) {
+        self.parts.admission.admit(cost, then);
+    }
+
+    /// The second half: as [`CacheTransaction::apply`], within a reservation, which is good for one
+    /// transaction. Success releases what it did not use.
+    pub fn apply(
+        &self,
+        reservation: &mut SpaceReservation,
+        changes: &[ObjectChange<'_>],
+    ) -> Result<Lsn, CacheError> {
+        self.parts.applier.apply_reserved(reservation, changes)
+    }
+}
