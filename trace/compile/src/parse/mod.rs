@@ -1,5 +1,6 @@
 //! Parses the text of a trace into [`TraceEvent`](crate::event::TraceEvent)s.
 
+mod lines;
 mod source;
 mod strace;
 mod task_files;
