@@ -12,7 +12,7 @@ mod head;
 mod line;
 mod numbering;
 mod restart;
-mod value;
+pub(super) mod value;
 
 use super::lines::read_line;
 use super::source::Source;
