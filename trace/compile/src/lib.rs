@@ -15,7 +15,7 @@ mod untraced;
 pub use compile::{CompileSettings, compile, compile_to};
 pub use decode::{EXECUTED, MODELLED};
 pub use order::Switches;
-pub use parse::{Source, Strace, TaskFiles};
+pub use parse::{Source, Strace, TaskFiles, read_trace};
 pub use record::{RecordSettings, Recording, record};
 
 use std::fs::File;

@@ -55,14 +55,16 @@ pub(crate) struct RecordArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Compile a trace into one self-contained file
+/// Compile a trace of strace, or of macOS's dtruss, into one self-contained file
 ///
 /// Fails if less than half of the trace's calls can be used, and gives the reasons for the others: the line
 /// cannot be read, no replay of the call exists, or the trace does not show how the descriptor was opened.
-/// These options of strace help: `-f -y -ttt -T -o FILE`.
+/// These options of strace help: `-f -y -ttt -T -o FILE`; of dtruss: `-a`. The trace itself shows which of
+/// them wrote it.
 #[derive(Debug, Args)]
 pub(crate) struct CompileArgs {
-    /// strace's output, plain or gzipped; several files are one trace, as `strace -ff` writes them
+    /// The output of strace or dtruss, plain or gzipped; several files are one trace, as `strace -ff` writes
+    /// them
     #[arg(required = true)]
     pub(crate) trace: Vec<PathBuf>,
     /// The tree before the run, as `weir-trace record` lists it

@@ -13,10 +13,9 @@ use args::{CompileArgs, ExplainArgs, ManArgs, RecordArgs, TraceCommandLine, Trac
 use clap::{CommandFactory, Parser};
 use error::ProgramError;
 use output::{explain_error, refuse_command_line};
-use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
-use trace_compile::{CompileSettings, RecordSettings, Source, Strace, Switches, TaskFiles};
+use trace_compile::{CompileSettings, RecordSettings, Source, Switches, TaskFiles};
 use trace_file::{CompiledTrace, TraceError, TraceInventory, TracerCost};
 
 fn main() -> ExitCode {
@@ -94,8 +93,8 @@ fn compile(args: &CompileArgs) -> Result<(), TraceError> {
 
 /// Opens a file of a trace. Returns the source, and the task in the file's name.
 fn source(file: &Path) -> Result<(Box<dyn Source>, u32), TraceError> {
-    let input = BufReader::with_capacity(1 << 20, trace_compile::open_text(file)?);
-    Ok((Box::new(Strace::new(input)), TaskFiles::task_of(file).unwrap_or(0)))
+    let source = trace_compile::read_trace(trace_compile::open_text(file)?);
+    Ok((source.map_err(TraceError::io("reading", file))?, TaskFiles::task_of(file).unwrap_or(0)))
 }
 
 fn explain(args: &ExplainArgs) -> Result<(), TraceError> {

@@ -118,7 +118,7 @@ fn other(name: &str, a: &mut CallArguments<'_>) -> Option<DecodedOp> {
 }
 
 /// The name of fcntl's command. Names that end in 64 are the same commands of 32-bit programs.
-fn command<'a>(a: &CallArguments<'a>) -> &'a str {
+pub(super) fn command<'a>(a: &CallArguments<'a>) -> &'a str {
     const COMMANDS: [(&str, i64); 22] = [
         ("F_DUPFD", libc::F_DUPFD as i64),
         ("F_GETFD", libc::F_GETFD as i64),
@@ -267,7 +267,10 @@ fn fcntl(a: &CallArguments<'_>) -> Result<Ask, Unusable> {
         // Hints about the lifetime of data. They change nothing that a program sees.
         "F_GET_RW_HINT" | "F_SET_RW_HINT" | "F_GET_FILE_RW_HINT" | "F_SET_FILE_RW_HINT" => Ask::Idle,
         "F_GETOWN" | "F_SETOWN" | "F_GETSIG" | "F_SETSIG" | "F_GETLEASE" | "F_GET_SEALS" => Ask::Idle,
-        // The same hints by number, if strace has no name for them.
+        // Of macOS: hints, and questions about a descriptor or about signatures.
+        "F_RDADVISE" | "F_RDAHEAD" | "F_NOCACHE" | "F_GETPATH" | "F_SETNOSIGPIPE" => Ask::Idle,
+        "F_ADDFILESIGS" | "F_ADDFILESIGS_RETURN" | "F_CHECK_LV" => Ask::Idle,
+        // Linux's hints by number, if strace has no name for them.
         _ => match a.number(1) {
             Ok(1024 | 1035..=1038) => Ask::Idle,
             _ => return Err("an fcntl that nobody replays"),

@@ -5,6 +5,7 @@ mod arguments;
 mod calls;
 mod descriptors;
 mod files;
+mod macos;
 mod processes;
 mod symbols;
 
@@ -69,11 +70,13 @@ pub(crate) fn decode(event: &TraceEvent, names: &mut Names, coverage: &mut Cover
 
 fn ask(name: &str, arguments: &mut CallArguments<'_>) -> Result<Ask, Unusable> {
     let name = usual_name(name);
-    if let Some(op) = files::op(name, arguments).or_else(|| descriptors::op(name, arguments)) {
+    let op = files::op(name, arguments).or_else(|| descriptors::op(name, arguments));
+    if let Some(op) = op.or_else(|| macos::op(name, arguments)) {
         return op.map(Ask::File);
     }
     match descriptors::ask(name, arguments).or_else(|| processes::ask(name, arguments)) {
         Some(ask) => ask,
+        None if macos::idle(name) => Ok(Ask::Idle),
         None => Err(UNKNOWN),
     }
 }
@@ -92,7 +95,10 @@ fn usual_name(name: &str) -> &str {
         "lchown32" => "lchown",
         "mmap2" | "old_mmap" => "mmap",
         "_newselect" | "old_select" => "select",
-        _ => name.strip_suffix("_nocancel").unwrap_or(name),
+        _ => {
+            let name = name.strip_suffix("_nocancel").unwrap_or(name);
+            macos::usual_name(name).unwrap_or(name)
+        }
     }
 }
 

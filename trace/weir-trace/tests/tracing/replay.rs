@@ -1,7 +1,7 @@
 //! The four recorded programs, replayed with as many threads as they had. No result may depend on the order
 //! in which threads happen to run. Without an order, some do.
 //!
-//! The tests run as root, as in CI, because the traced programs did.
+//! These tests run as root, as in CI, because the traced programs did.
 
 use crate::common::{Sandbox, succeeds, weir_trace};
 use serde_json::Value;
@@ -52,6 +52,19 @@ fn no_result_of_four_programs_depends_on_the_order_in_a_directory() {
             let report = replay(&compiled, &sandbox.path("target"), order);
             assert_eq!(by_order(&report), 0, "{name}, {order}: {:#}", report["differences"]);
         }
+    }
+}
+
+#[test]
+fn traces_of_dtruss_replay_as_recorded() {
+    let sandbox = Sandbox::new();
+    for name in ["copy", "edit", "database"] {
+        let compiled = sandbox.path(&format!("{name}.compiled"));
+        let mut command = weir_trace();
+        let trace = recorded(&format!("dtruss/{name}.dtruss"));
+        succeeds(command.arg("compile").arg(trace).arg("-o").arg(&compiled));
+        let report = replay(&compiled, &sandbox.path("target"), "weir");
+        assert_eq!(report["differences"], serde_json::json!([]), "{name}");
     }
 }
 

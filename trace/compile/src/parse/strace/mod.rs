@@ -12,8 +12,9 @@ mod head;
 mod line;
 mod numbering;
 mod restart;
-mod value;
+pub(super) mod value;
 
+use super::lines::read_line;
 use super::source::Source;
 use crate::coverage::Coverage;
 use crate::event::{EventKind, Recorded, TraceEvent};
@@ -26,9 +27,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{self, BufRead};
 use trace_file::TracerCost;
 
-/// Maximum length of a line, in bytes. strace cuts strings and arrays far below, so a longer line is garbage
-/// or an attack.
-const LINE_BYTES_MAX: usize = 1 << 20;
 /// Maximum number of tasks with a call under way. With more, the trace is garbage.
 const PENDING_MAX: usize = 1 << 16;
 
@@ -105,24 +103,6 @@ impl<R: BufRead> Strace<R> {
             coverage,
             tracer: None,
         }
-    }
-
-    fn read_line(&mut self, text: &mut Vec<u8>) -> io::Result<bool> {
-        text.clear();
-        let mut limited = io::Read::take(&mut self.input, LINE_BYTES_MAX as u64);
-        if limited.read_until(b'\n', text)? == 0 {
-            return Ok(false);
-        }
-        self.coverage.lines += 1;
-        if text.last() == Some(&b'\n') {
-            text.pop();
-        } else if text.len() == LINE_BYTES_MAX {
-            // Skip the rest of a truncated line, so that it is not taken for other lines.
-            while !skip_to_newline(&mut self.input)? {}
-            self.coverage.problem("line too long", self.coverage.lines, text);
-            text.clear();
-        }
-        Ok(true)
     }
 
     fn take_line(&mut self, text: &[u8]) {
@@ -345,7 +325,7 @@ impl<R: BufRead> Source for Strace<R> {
     fn next_event(&mut self) -> io::Result<Option<TraceEvent>> {
         let mut text = Vec::new();
         while self.ready.is_empty() {
-            if !self.read_line(&mut text)? {
+            if !read_line(&mut self.input, &mut text, &mut self.coverage)? {
                 let cut = self.cut.take();
                 self.drop_cut(cut);
                 let tasks: Vec<u32> = self.pending.keys().copied().collect();
@@ -365,16 +345,6 @@ impl<R: BufRead> Source for Strace<R> {
     fn tracer(&self) -> Option<TracerCost> {
         self.tracer
     }
-}
-
-fn skip_to_newline(input: &mut impl BufRead) -> io::Result<bool> {
-    let buffer = input.fill_buf()?;
-    let (used, found) = match buffer.iter().position(|byte| *byte == b'\n') {
-        Some(at) => (at + 1, true),
-        None => (buffer.len(), buffer.is_empty()),
-    };
-    input.consume(used);
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -8,16 +8,22 @@ use crate::event::{Recorded, Value};
 const DEPTH_MAX: u32 = 32;
 
 /// Name, arguments, result, and the duration in nanoseconds.
-pub(in crate::parse) type Read = (String, Vec<Value>, Recorded, Option<u64>);
+type Read = (String, Vec<Value>, Recorded, Option<u64>);
 
 /// Reads `name(arguments) = result <duration>`. `None` for other text.
-pub(in crate::parse) fn call(text: &[u8]) -> Option<Read> {
+pub(super) fn call(text: &[u8]) -> Option<Read> {
+    let (name, args, rest) = name_and_arguments(text)?;
+    let (result, took) = result(rest)?;
+    Some((name, args, result, took))
+}
+
+/// Reads `name(arguments)`. Returns also the text behind it.
+pub(in crate::parse) fn name_and_arguments(text: &[u8]) -> Option<(String, Vec<Value>, &[u8])> {
     let open = text.iter().position(|byte| *byte == b'(')?;
     let name = std::str::from_utf8(&text[..open]).ok()?.to_owned();
     let mut scan = Scan { text, at: open + 1 };
     let args = scan.list(b')', 0)?;
-    let (result, took) = result(scan.rest())?;
-    Some((name, args, result, took))
+    Some((name, args, scan.rest()))
 }
 
 fn result(rest: &[u8]) -> Option<(Recorded, Option<u64>)> {
@@ -219,6 +225,8 @@ impl<'a> Scan<'a> {
             b'r' => b'\r',
             b'v' => 0x0b,
             b'f' => 0x0c,
+            b'a' => 0x07,
+            b'b' => 0x08,
             b'x' => return self.digits(16, 2),
             b'0'..=b'7' => {
                 self.at -= 1;
