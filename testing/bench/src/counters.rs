@@ -3,19 +3,19 @@
 //! The benchmark reads the counters of `weir status` and measures no times.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use serde_json::Value;
+use weir_status::CountersReport;
 
 use super::cleanup::{self, CleanupGuard};
 use super::error::BenchError;
 use super::output;
 use super::program::run;
 use super::slow_device::remove_on_drop;
-use super::system::{weir, weir_on, weir_unmount_on_drop};
+use super::system::{weir_on, weir_status, weir_unmount_on_drop};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out, sync};
 
 /// A limit that no run reaches.
@@ -93,12 +93,12 @@ fn count(args: &CountersArgs) -> Result<CountersResult, BenchError> {
     drop(mounted);
 
     let mounted = mount(&store, &mount_point, &settings)?;
-    let before = WeirStatus::of(&mount_point)?;
+    let before = weir_status(&mount_point)?.counters;
     write_all(&file, args)?;
-    let after = WeirStatus::of(&mount_point)?;
+    let after = weir_status(&mount_point)?.counters;
     drop(mounted);
     // Mounting reads the file system's metadata, so count from here on.
-    let since = |name| Ok::<_, BenchError>(after.counter(name)? - before.counter(name)?);
+    let since = |of: fn(&CountersReport) -> u64| of(&after) - of(&before);
     Ok(CountersResult {
         benchmark: "counters",
         version: env!("CARGO_PKG_VERSION"),
@@ -106,13 +106,13 @@ fn count(args: &CountersArgs) -> Result<CountersResult, BenchError> {
         pages: args.pages,
         bytes: args.bytes,
         settings: format!("{}, buffer {} MiB", settings.join(" "), buffer_bytes >> 20),
-        writes_to_absent_pages: since("writes_to_absent_pages")?,
-        fetched_for_writes: since("store_reads/for_writes")?,
-        fetched_for_write_back: since("store_reads/for_write_back")?,
-        fetched_for_reads: since("store_reads/for_reads")?,
-        fetched_ahead: since("store_reads/ahead")?,
-        syncs: since("syncs")?,
-        store_io_for_syncs: since("store_io_for_syncs")?,
+        writes_to_absent_pages: since(|now| now.writes_to_absent_pages),
+        fetched_for_writes: since(|now| now.store_reads.for_writes),
+        fetched_for_write_back: since(|now| now.store_reads.for_write_back),
+        fetched_for_reads: since(|now| now.store_reads.for_reads),
+        fetched_ahead: since(|now| now.store_reads.ahead),
+        syncs: since(|now| now.syncs),
+        store_io_for_syncs: since(|now| now.store_io_for_syncs),
     })
 }
 
@@ -149,42 +149,6 @@ pub(super) fn mount(
     let mounted = weir_unmount_on_drop(mount_point);
     cleanup::uninterrupted(|| run(weir_on(store, "mount").arg(store).arg(mount_point).args(settings)))?;
     Ok(mounted)
-}
-
-/// The output of `weir status --json`.
-pub(super) struct WeirStatus {
-    mount_point: PathBuf,
-    json: Value,
-}
-
-impl WeirStatus {
-    pub(super) fn of(mount_point: &Path) -> Result<WeirStatus, BenchError> {
-        let text = run(weir("status").arg(mount_point).arg("--json"))?;
-        let json = serde_json::from_str(&text).map_err(|error| BenchError::WeirStatus {
-            directory: mount_point.into(),
-            pointer: error.to_string(),
-        })?;
-        Ok(WeirStatus { mount_point: mount_point.into(), json })
-    }
-
-    pub(super) fn counter(&self, name: &str) -> Result<u64, BenchError> {
-        self.number(&format!("/counters/{name}"))
-    }
-
-    pub(super) fn number(&self, pointer: &str) -> Result<u64, BenchError> {
-        self.at(pointer, Value::as_u64)
-    }
-
-    pub(super) fn flag(&self, pointer: &str) -> Result<bool, BenchError> {
-        self.at(pointer, Value::as_bool)
-    }
-
-    fn at<T>(&self, pointer: &str, read: fn(&Value) -> Option<T>) -> Result<T, BenchError> {
-        self.json.pointer(pointer).and_then(read).ok_or_else(|| BenchError::WeirStatus {
-            directory: self.mount_point.clone(),
-            pointer: pointer.to_owned(),
-        })
-    }
 }
 
 fn print(counted: &CountersResult) {

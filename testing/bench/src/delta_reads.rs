@@ -17,8 +17,7 @@ use super::program::check_machine;
 use super::quantile::quantile;
 use super::run_args::{RunArgs, RunSize};
 use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
-use super::steady_writes::store_counter;
-use super::system::{ComparedSystem, FetchChoice, SystemKind};
+use super::system::{ComparedSystem, FetchChoice, SystemKind, weir_status};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out, shuffled};
 use device::SeededRng;
 
@@ -148,7 +147,7 @@ fn overwrite(path: &Path, pages: u64, count: u64) -> Result<(), BenchError> {
 
 fn wait_until_merged(file: &Path) -> Result<(), BenchError> {
     let mount = file.parent().unwrap_or(file);
-    let merged = || Ok::<u64, BenchError>(store_counter(mount, "pages_folded")?.unwrap_or(0));
+    let merged = || Ok::<u64, BenchError>(weir_status(mount)?.counters.store.pages_folded);
     let (began, mut seen, mut since) = (Instant::now(), merged()?, Instant::now());
     while since.elapsed() < MERGED_AFTER && began.elapsed() < MERGE_MAX {
         std::thread::sleep(Duration::from_millis(500));

@@ -271,7 +271,7 @@ impl LargeStore {
 
     /// Resident memory without the device's pages.
     fn memory(&self) -> u64 {
-        resident_bytes(std::process::id().into()).unwrap_or(0).saturating_sub(self.disk.memory())
+        resident_bytes(std::process::id()).unwrap_or(0).saturating_sub(self.disk.memory())
     }
 }
 

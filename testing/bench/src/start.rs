@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
-use serde_json::Value;
+use weir_status::StatusReport;
 
 use device::{Block, BlockRead, Device};
 use host::{DiskAccess, HostDisk};
@@ -19,7 +19,7 @@ use super::error::BenchError;
 use super::output;
 use super::program::run;
 use super::slow_device::remove_on_drop;
-use super::system::{resident_bytes, weir, weir_on, weir_unmount_on_drop};
+use super::system::{resident_bytes, weir, weir_on, weir_status, weir_unmount_on_drop};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out};
 
 /// Files in each directory.
@@ -84,7 +84,7 @@ struct StartRun {
     /// Duration of `weir mount`.
     ready_ms: f64,
     /// Parts of the start, as the daemon reports them.
-    parts: Value,
+    parts: weir_status::StartReport,
     /// The kernel's counters of the disk with both media; `None` if they are not on one disk.
     disk: Option<DiskTime>,
     /// Resident memory of the daemon once it was ready.
@@ -168,9 +168,7 @@ impl StartBench {
     fn start(&self, args: &StartArgs, seed: u64) -> Result<StartRun, BenchError> {
         let mounted = self.mount()?;
         let status = self.fill(args, seed)?;
-        let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-        let pid =
-            i32::try_from(number("/pid")).ok().and_then(Pid::from_raw).ok_or_else(|| self.unclear("/pid"))?;
+        let pid = Pid::from_raw(status.pid as i32).expect("a daemon has a number");
         kill_process(pid, Signal::KILL)
             .map_err(|errno| BenchError::io("cannot kill the daemon of", &self.mount_point, errno.into()))?;
         // Removes the dead mount.
@@ -180,19 +178,18 @@ impl StartBench {
         let mounted = self.mount()?;
         let ready_ms = millis(begun);
         let disk = self.disk_since(before);
-        let mut now = self.status()?;
-        let memory_bytes =
-            now["pid"].as_u64().and_then(resident_bytes).ok_or_else(|| self.unclear("/pid"))?;
+        let now = weir_status(&self.mount_point)?;
+        let memory_bytes = resident_bytes(now.pid).unwrap_or(0);
         drop(mounted);
-        let buffer_used_bytes = number("/buffer_log/bytes") - number("/buffer_log/free_bytes");
+        let buffer_used_bytes = status.buffer_log.bytes - status.buffer_log.free_bytes;
         let before = DiskTime::below(&self.store);
         let read_ms = self.read_buffer(buffer_used_bytes)?;
         let control = StartControl { read_ms, disk: self.disk_since(before), touch_ms: touch(memory_bytes) };
         Ok(StartRun {
             buffer_used_bytes,
-            pages_not_stored: number("/dirty/pages"),
+            pages_not_stored: status.dirty.pages,
             ready_ms,
-            parts: now["start"].take(),
+            parts: now.start,
             disk,
             memory_bytes,
             control,
@@ -224,7 +221,7 @@ impl StartBench {
     }
 
     /// Writes until the buffer is full, or write-back keeps pace. Returns weir's status then.
-    fn fill(&self, args: &StartArgs, seed: u64) -> Result<Value, BenchError> {
+    fn fill(&self, args: &StartArgs, seed: u64) -> Result<StatusReport, BenchError> {
         let mut rounds = (seed << 32)..;
         let mut open = || {
             let seed = rounds.next().unwrap_or(seed);
@@ -240,25 +237,15 @@ impl StartBench {
                 continue;
             }
             run(weir("sync").arg(&self.mount_point))?;
-            let now = self.status()?;
-            let number = |name: &str| now["buffer_log"][name].as_u64().ok_or_else(|| self.unclear(name));
-            let (free, bytes) = (number("free_bytes")?, number("bytes")?);
+            let now = weir_status(&self.mount_point)?;
+            let free = now.buffer_log.free_bytes;
             // Space is freed when the log passes the end of the ring, so a single check proves nothing.
             in_vain = if free < least { 0 } else { in_vain + 1 };
             least = least.min(free);
-            if free < bytes / 16 || in_vain == LOOKS_IN_VAIN {
+            if free < now.buffer_log.bytes / 16 || in_vain == LOOKS_IN_VAIN {
                 return Ok(now);
             }
         }
-    }
-
-    fn status(&self) -> Result<Value, BenchError> {
-        let text = run(weir("status").arg(&self.mount_point).arg("--json"))?;
-        serde_json::from_str(&text).map_err(|error| self.unclear(&error.to_string()))
-    }
-
-    fn unclear(&self, pointer: &str) -> BenchError {
-        BenchError::WeirStatus { directory: self.mount_point.clone(), pointer: pointer.into() }
     }
 }
 
@@ -288,25 +275,25 @@ fn print(report: &StartReport) {
 }
 
 fn print_run(run: &StartRun) {
-    let part = |name: &str| run.parts[name].as_f64().unwrap_or(f64::NAN);
+    let parts = &run.parts;
     let mib = |bytes: f64| bytes / 1048576.0;
     let rate = |ms: f64| mib(run.buffer_used_bytes as f64) / ms * 1000.0;
     let used = run.buffer_used_bytes >> 20;
     println!("killed with {used} MiB in the buffer, {} pages not stored:", run.pages_not_stored);
     let line = |what: &str, value: f64, unit: &str| println!("  {what:<56}{value:>9.1} {unit}");
     line(&format!("ready, from the command to its return (target {READY_MS})"), run.ready_ms, "ms");
-    line("of it: the buffer's log", part("buffer_ms"), "ms");
-    line("       the store's tables and log", part("store_ms"), "ms");
-    line("          one of the media was being read for", part("media_read_ms"), "ms");
-    line("       then new roots", part("begin_ms"), "ms");
-    line("       and the metadata of all files", part("metadata_ms"), "ms");
+    line("of it: the buffer's log", parts.buffer_ms, "ms");
+    line("       the store's tables and log", parts.store_ms, "ms");
+    line("          one of the media was being read for", parts.media_read_ms, "ms");
+    line("       then new roots", parts.begin_ms, "ms");
+    line("       and the metadata of all files", parts.metadata_ms, "ms");
     let count = |what: &str, value: f64| println!("  {what:<56}{value:>9}");
-    count("transactions replayed", part("transactions"));
-    count(&format!("reads of the store (target {STORE_READS})"), part("store_reads"));
-    count("times that the store was waited for", part("store_waits"));
-    line("bytes read from it", mib(part("store_bytes")), "MiB");
+    count("transactions replayed", parts.transactions as f64);
+    count(&format!("reads of the store (target {STORE_READS})"), parts.store_reads as f64);
+    count("times that the store was waited for", parts.store_waits as f64);
+    line("bytes read from it", mib(parts.store_bytes as f64), "MiB");
     let target = format!("both media, read (target {READ_RATE}, or the next line)");
-    let read = mib(part("media_read_bytes")) / part("media_read_ms") * 1000.0;
+    let read = mib(parts.media_read_bytes as f64) / parts.media_read_ms * 1000.0;
     line(&target, read, "MiB/s");
     line("control: as much as was in the buffer, only read", rate(run.control.read_ms), "MiB/s");
     if let (Some(disk), Some(control)) = (run.disk, run.control.disk) {
@@ -314,7 +301,7 @@ fn print_run(run: &StartRun) {
         line("                                   and read at", disk.rate(), "MiB/s");
         line("control: the same while only reading", control.rate(), "MiB/s");
     }
-    line("the buffer, read and applied", rate(part("buffer_ms")), "MiB/s");
+    line("the buffer, read and applied", rate(parts.buffer_ms), "MiB/s");
     line("memory when ready", mib(run.memory_bytes as f64), "MiB");
     line("control: touching as much memory", run.control.touch_ms, "ms");
 }

@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
-use serde_json::Value;
+use weir_status::StoreCountersReport;
 
 use super::cleanup;
 use super::error::BenchError;
 use super::output::{self, ReportTable};
-use super::program::{check_machine, run};
+use super::program::check_machine;
 use super::quantile::{median, quantile};
 use super::run_args::{RunArgs, RunSize};
 use super::slow_device::{DeviceSpec, remove_on_drop};
-use super::system::{ComparedSystem, FetchChoice, MountedSystem, SystemKind, resident_bytes, weir};
+use super::system::{ComparedSystem, FetchChoice, MountedSystem, SystemKind, resident_bytes, weir_status};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out};
 
 const WRITE_BYTES: u64 = 512;
@@ -198,7 +198,10 @@ fn measure(
     let path = &mounted.file;
     let cached =
         OpenOptions::new().read(true).open(path).map_err(|e| BenchError::io("cannot open", path, e))?;
-    let counted = || if system == "weir" { counters(path.parent().unwrap_or(path)) } else { Ok(None) };
+    let mount = path.parent().unwrap_or(path);
+    let counted = || -> Result<_, BenchError> {
+        Ok(if system == "weir" { Some(weir_status(mount)?.counters.store) } else { None })
+    };
     let (mut seed, mut took, mut rates, mut held) = (1, Vec::new(), Vec::new(), Vec::new());
     let mut load = PageOverwriter::open(path, pages, WRITE_BYTES, seed)?;
     let (mut before, mut writes) = (None, 0);
@@ -223,8 +226,7 @@ fn measure(
             done += one.writes;
         }
         if watch && system == "weir" {
-            let mut now =
-                MemoryHeld { second: held.len() as u64, ..self::held(path.parent().unwrap_or(path))? };
+            let mut now = MemoryHeld { second: held.len() as u64, ..self::held(mount)? };
             now.slowest_ms = slowest.as_secs_f64() * 1e3;
             held.push(now);
         }
@@ -236,10 +238,10 @@ fn measure(
         fadvise(&cached, 0, None, Advice::DontNeed)
             .map_err(|error| BenchError::io("cannot advise", path, error.into()))?;
     }
-    let each = |now: Option<StoreCounts>, of: fn(&StoreCounts) -> u64| {
-        Some((of(&now?) - of(before.as_ref()?)) as f64 / writes.max(1) as f64)
-    };
     let after = counted()?;
+    let each = |of: fn(&StoreCountersReport) -> u64| {
+        Some((of(after.as_ref()?) - of(before.as_ref()?)) as f64 / writes.max(1) as f64)
+    };
     let half = &rates[rates.len() / 2..];
     Ok(SteadyRow {
         model,
@@ -249,47 +251,22 @@ fn measure(
         p999_ms: quantile(&took, 0.999),
         slowest_ms: quantile(&took, 1.0),
         held,
-        store_bytes_written: each(after, |counted| counted.blocks_written * PAGE_BYTES),
-        store_pages_read: each(after, |counted| counted.pages_read),
+        store_bytes_written: each(|counted| counted.blocks_written * PAGE_BYTES),
+        store_pages_read: each(|counted| counted.page_reads),
     })
-}
-
-#[derive(Debug, Clone, Copy)]
-struct StoreCounts {
-    blocks_written: u64,
-    pages_read: u64,
-}
-
-/// Reads the counters of weir's store.
-fn counters(mount: &Path) -> Result<Option<StoreCounts>, BenchError> {
-    let blocks_written = store_counter(mount, "blocks_written")?;
-    let pages_read = store_counter(mount, "page_reads")?;
-    Ok(blocks_written
-        .zip(pages_read)
-        .map(|(blocks_written, pages_read)| StoreCounts { blocks_written, pages_read }))
 }
 
 /// Reads weir's memory and dirty data.
 fn held(mount: &Path) -> Result<MemoryHeld, BenchError> {
-    let status: Value =
-        serde_json::from_str(&run(weir("status").arg("--json").arg(mount))?).unwrap_or(Value::Null);
-    let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_f64).unwrap_or(f64::NAN);
-    let mib = f64::from(1 << 20);
-    let resident = resident_bytes(number("/pid") as u64);
+    let status = weir_status(mount)?;
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     Ok(MemoryHeld {
         second: 0,
-        dirty_mib: number("/dirty/bytes") / mib,
-        deltas_mib: number("/dirty/delta_bytes") / mib,
-        dirty_age_s: number("/dirty/age_ms") / 1e3,
-        buffer_used_mib: (number("/buffer_log/bytes") - number("/buffer_log/free_bytes")) / mib,
-        resident_mib: resident.map_or(f64::NAN, |bytes| bytes as f64 / mib),
+        dirty_mib: mib(status.dirty.bytes),
+        deltas_mib: mib(status.dirty.delta_bytes),
+        dirty_age_s: status.dirty.age_ms as f64 / 1e3,
+        buffer_used_mib: mib(status.buffer_log.bytes - status.buffer_log.free_bytes),
+        resident_mib: resident_bytes(status.pid).map_or(f64::NAN, mib),
         slowest_ms: 0.0,
     })
-}
-
-/// Reads one counter of the store of the weir mounted at `mount`.
-pub(super) fn store_counter(mount: &Path, name: &str) -> Result<Option<u64>, BenchError> {
-    let text = run(weir("status").arg("--json").arg(mount))?;
-    let status: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-    Ok(status["counters"]["store"][name].as_u64())
 }

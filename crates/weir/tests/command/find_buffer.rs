@@ -108,22 +108,17 @@ fn a_commit_interval_that_was_said_once_is_kept() {
     let sandbox = Sandbox::formatted();
     let interval = |options: &[&str]| {
         let mounted = sandbox.mount_with(options);
-        let interval = mounted.status()["commit_interval_ms"].clone();
-        let interval = if interval.is_null() {
-            mounted.status()["settings"]["commit_interval_ms"].clone()
-        } else {
-            interval
-        };
+        let interval = mounted.status().settings.commit_interval_ms;
         mounted.unmount();
-        interval.as_f64()
+        interval
     };
-    assert_eq!(interval(&[]), Some(1000.0));
-    assert_eq!(interval(&["--commit-interval", "250"]), Some(250.0));
-    assert_eq!(interval(&[]), Some(250.0));
+    assert_eq!(interval(&[]), 1000);
+    assert_eq!(interval(&["--commit-interval", "250"]), 250);
+    assert_eq!(interval(&[]), 250);
     fs::rename(sandbox.store(), sandbox.path("elsewhere")).expect("it moves");
     fs::rename(sandbox.path("elsewhere"), sandbox.store()).expect("it comes back");
-    assert_eq!(interval(&["--commit-interval", "1000"]), Some(1000.0));
-    assert_eq!(interval(&[]), Some(1000.0));
+    assert_eq!(interval(&["--commit-interval", "1000"]), 1000);
+    assert_eq!(interval(&[]), 1000);
 }
 
 /// A file as a block device, until it is dropped.

@@ -1,6 +1,6 @@
 //! `weir scrub`, `weir space` and `weir check --repair`, on stores in use, damaged and cut off.
 
-use crate::common::{Bytes, Sandbox, assert_says, can_mount, fails, succeeds, weir};
+use crate::common::{Bytes, Sandbox, assert_says, can_mount, fails, space_of, succeeds, weir};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
@@ -116,17 +116,16 @@ fn space_adds_up_and_says_what_is_used() {
     fs::write(mounted.path("file"), unique(5000, 3)).expect("a file");
     mounted.unmount();
     let mounted = sandbox.mount();
-    let space = json(&succeeds(weir().args(["space", "--json"]).arg(mounted.dir())));
-    let number = |name: &str| space[name].as_u64().unwrap_or_else(|| panic!("{name}: {space}"));
-    assert!(number("live_bytes_bound") >= 5000 * 4096, "{space}");
-    assert!(number("free_bytes") + number("live_bytes_bound") <= number("total_bytes"), "{space}");
-    assert_eq!(number("used_bytes") + number("available_bytes"), number("usable_bytes"), "{space}");
-    assert!(number("used_bytes") >= 5000 * 4096 && number("usable_bytes") < number("total_bytes"), "{space}");
-    let exact = json(&succeeds(weir().args(["space", "--json", "--exact"]).arg(mounted.dir())));
-    let main = &exact["by_volume"][0];
-    assert_eq!((main["name"].as_str(), main["shared_bytes"].as_u64()), (Some("main"), Some(0)));
-    assert_eq!(main["exclusive_bytes"], exact["data_bytes"]);
-    assert!(exact["data_bytes"].as_u64().expect("a number") >= 5000 * 4096);
+    let space = space_of(mounted.dir(), &[]);
+    assert!(space.live_bytes_bound >= 5000 * 4096, "{space:#?}");
+    assert!(space.free_bytes + space.live_bytes_bound <= space.total_bytes, "{space:#?}");
+    assert_eq!(space.used_bytes + space.available_bytes, space.usable_bytes, "{space:#?}");
+    assert!(space.used_bytes >= 5000 * 4096 && space.usable_bytes < space.total_bytes, "{space:#?}");
+    let exact = space_of(mounted.dir(), &["--exact"]);
+    let main = &exact.by_volume.expect("the volumes")[0];
+    assert_eq!((main.name.as_deref(), main.shared_bytes), (Some("main"), 0));
+    assert_eq!(Some(main.exclusive_bytes), exact.data_bytes);
+    assert!(main.exclusive_bytes >= 5000 * 4096);
     let text = succeeds(weir().args(["space", "--exact"]).arg(mounted.dir())).stdout;
     assert!(String::from_utf8_lossy(&text).contains("main"));
     mounted.unmount();

@@ -49,7 +49,7 @@ fn the_owner_of_the_files_may_look_and_sync_and_no_more() {
     fs::write(mounted.path("file"), b"not synced").expect("a file");
     succeeds(by(NOBODY, &program).arg("sync").arg(mounted.dir()));
     let status = mounted.status();
-    assert_eq!(status["lsns"]["applied"], status["lsns"]["durable"]);
+    assert_eq!(status.lsns.applied, status.lsns.durable);
     succeeds(by(NOBODY, &program).arg("status").arg(mounted.dir()));
     let refused = [&["volume", "clone"][..], &["volume", "delete"], &["scrub"]];
     for command in refused {
@@ -98,7 +98,7 @@ fn a_socket_of_who_did_not_mount_is_not_believed() {
     let mounted = sandbox.mount();
     let device = fs::metadata(mounted.dir()).expect("a mount").dev();
     let pretender = pretend(device, STRANGER);
-    assert_eq!(mounted.status()["pid"], mounted.pid());
+    assert_eq!(mounted.status().pid, mounted.pid());
     // The command trusts the same name if root holds it, so the pretender above had the right name.
     drop(pretender);
     let pretender = pretend(device, 0);

@@ -204,13 +204,13 @@ fn a_store_that_can_be_mounted_after_a_kill_of_accept_loss_has_the_copy_that_is_
 fn epoch_of_now(mounted: &Mounted) -> String {
     let now = Instant::now();
     for _ in 0..600 {
-        let epoch = mounted.status()["epoch"].take();
-        match (epoch["last"].as_str(), epoch["age_ms"].as_u64()) {
-            (Some(last), Some(age)) if Duration::from_millis(age) < now.elapsed() => return last.to_owned(),
+        let epoch = mounted.status().epoch;
+        match (epoch.last, epoch.age_ms) {
+            (Some(last), Some(age)) if Duration::from_millis(age) < now.elapsed() => return last,
             _ => std::thread::sleep(Duration::from_millis(100)),
         }
     }
-    panic!("no epoch: {}", mounted.status()["epoch"]);
+    panic!("no epoch: {:?}", mounted.status().epoch);
 }
 
 #[test]

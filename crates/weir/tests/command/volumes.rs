@@ -1,7 +1,7 @@
 //! Volumes on a real mount: clones are points in time, volumes are mounted one at a time, and a deletion
 //! frees their space.
 
-use crate::common::{self, Bytes, Mounted, Sandbox, can_mount, fails, succeeds, weir};
+use crate::common::{self, Bytes, Mounted, Sandbox, can_mount, fails, space_of, succeeds, weir};
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -46,7 +46,7 @@ fn pattern(seed: u32, len: usize) -> Vec<u8> {
 
 /// The store's live bytes, once freeing is over and a checkpoint has recorded that.
 fn live_bytes(mounted: &Mounted) -> u64 {
-    mounted.status()["space"]["live_bytes_bound"].as_u64().expect("a number")
+    mounted.status().space.live_bytes_bound
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_clone_is_what_was_there_and_the_source_goes_on() {
 
     for name in ["copy", "frozen", "main"] {
         let mounted = sandbox.mount_with(&["--volume", name]);
-        assert_eq!(mounted.status()["volume"], name);
+        assert_eq!(mounted.status().volume, name);
         if name == "main" { &after } else { &before }.assert_unchanged(mounted.dir());
         let refused = fs::write(mounted.path("small"), b"changed").is_err();
         assert_eq!(refused, name == "frozen", "{name}");
@@ -198,10 +198,10 @@ fn an_epoch_goes_before_a_writer_is_told_that_the_store_is_full() {
     let mounted = sandbox.mount_with(&["--epoch-every", "1"]);
     let path = mounted.path("file");
     fs::write(&path, pattern(1, 24 << 20)).expect("space");
-    let has_epoch = || mounted.status()["epoch"]["last"].is_string();
+    let has_epoch = || mounted.status().epoch.last.is_some();
     let begun = Instant::now();
     while !has_epoch() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{}", mounted.status()["epoch"]);
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", mounted.status().epoch);
         std::thread::sleep(Duration::from_millis(50));
     }
     // Together with the epoch's pages of the file, more than the store can hold.
@@ -210,7 +210,7 @@ fn an_epoch_goes_before_a_writer_is_told_that_the_store_is_full() {
         file.write_all(&pattern(seed, 24 << 20)).and_then(|()| file.sync_all()).expect("the epoch goes");
         assert!(fs::read(&path).expect("it") == pattern(seed, 24 << 20));
     }
-    assert!(mounted.status()["epoch"]["given_up"].as_u64() > Some(0), "{}", mounted.status()["epoch"]);
+    assert!(mounted.status().epoch.given_up > 0, "{:?}", mounted.status().epoch);
     mounted.unmount();
 }
 
@@ -291,7 +291,7 @@ fn a_kill_while_the_buffer_is_handed_over_loses_nothing() {
 /// Waits until nothing is left to free.
 fn wait_freed(mounted: &Mounted) {
     let begun = Instant::now();
-    while mounted.status()["space"]["freeing"] == true {
+    while mounted.status().space.freeing {
         assert!(begun.elapsed() < Duration::from_secs(60), "it is never done");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -307,12 +307,9 @@ fn the_space_of_a_deleted_volume_comes_back_to_the_byte() {
     fs::write(mounted.path("file"), pattern(3, 20_000_000)).expect("a file");
     succeeds(&mut clone(mounted.dir(), "zero"));
     mounted.unmount();
-    let exact = |mounted: &Mounted| {
-        let output = succeeds(weir().args(["space", "--json", "--exact"]).arg(mounted.dir()));
-        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
-    };
+    let data_bytes = |mounted: &Mounted| space_of(mounted.dir(), &["--exact"]).data_bytes.expect("counted");
     let mounted = sandbox.mount();
-    let before = exact(&mounted)["data_bytes"].as_u64().expect("a number");
+    let before = data_bytes(&mounted);
     for round in 0..3 {
         succeeds(&mut clone(mounted.dir(), &format!("round{round}")));
         let file = OpenOptions::new().write(true).open(mounted.path("file")).expect("it");
@@ -321,14 +318,14 @@ fn the_space_of_a_deleted_volume_comes_back_to_the_byte() {
         drop(file);
     }
     succeeds(&mut clone(mounted.dir(), "last"));
-    let full = exact(&mounted)["data_bytes"].as_u64().expect("a number");
+    let full = data_bytes(&mounted);
     assert!(full >= before + 3 * 1464 * 4096, "{before} bytes, then {full}");
     for name in ["round1", "zero", "last", "round0", "round2"] {
         succeeds(&mut delete(mounted.dir(), name));
     }
     wait_freed(&mounted);
     assert_eq!(names(mounted.dir()), ["main"]);
-    assert_eq!(exact(&mounted)["data_bytes"].as_u64(), Some(before));
+    assert_eq!(data_bytes(&mounted), before);
     assert!(live_bytes(&mounted) >= before);
     mounted.unmount();
     checked(&sandbox);

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use weir_status::{SpaceReport, StatusReport};
+
 /// Sizes for tests: small enough to compare byte by byte.
 pub(crate) const SMALL: [&str; 4] = ["--size", "64MiB", "--buffer-size", "8MiB"];
 
@@ -167,9 +169,8 @@ impl Mounted {
     }
 
     /// `weir status --json`.
-    pub(crate) fn status(&self) -> serde_json::Value {
-        let output = succeeds(weir().args(["status", "--json"]).arg(&self.dir));
-        serde_json::from_slice(&output.stdout).expect("status prints JSON")
+    pub(crate) fn status(&self) -> StatusReport {
+        status_of(&self.dir)
     }
 
     /// Unmounts with `weir unmount`, and checks that the daemon ended well.
@@ -228,6 +229,20 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
 /// The command under test.
 pub(crate) fn weir() -> Command {
     Command::new(env!("CARGO_BIN_EXE_weir"))
+}
+
+/// `weir status --json` of the mount on `dir`.
+#[track_caller]
+pub(crate) fn status_of(dir: &Path) -> StatusReport {
+    let output = succeeds(weir().args(["status", "--json"]).arg(dir));
+    serde_json::from_slice(&output.stdout).expect("status prints JSON")
+}
+
+/// `weir space --json` of the mount on `dir`, with `options`.
+#[track_caller]
+pub(crate) fn space_of(dir: &Path, options: &[&str]) -> SpaceReport {
+    let output = succeeds(weir().args(["space", "--json"]).args(options).arg(dir));
+    serde_json::from_slice(&output.stdout).expect("space prints JSON")
 }
 
 /// Runs `command`, which must succeed.

@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use serde_json::Value;
 
 use super::super::cleanup::{self, CleanupGuard};
 use super::super::error::BenchError;
 use super::super::program::run;
 use super::super::slow_device::unmount_on_drop;
-use super::super::system::{own, weir, weir_on, weir_unmount_on_drop};
+use super::super::system::{own, weir_on, weir_status, weir_unmount_on_drop};
 
 /// How long a mount may take to appear.
 const UP: Duration = Duration::from_secs(10);
@@ -100,22 +99,19 @@ impl FrontEndMount {
         mount.arg(format!("--kernel-cache={}", cache.name()));
         mount.args(threads.map(|threads| format!("--threads={threads}")));
         cleanup::uninterrupted(|| run(mount.arg(media).arg(directory)))?;
-        let process = number(directory, &status(directory)?, "/pid")?;
-        let process = u32::try_from(process).map_err(|_| unclear(directory, "/pid"))?;
+        let process = weir_status(directory)?.pid;
         Ok(FrontEndMount { directory: directory.into(), process, _down: vec![unmounted] })
     }
 
     /// Number of threads in weir's front end.
     pub(super) fn threads(&self) -> Result<u8, BenchError> {
-        let pointer = "/settings/threads";
-        let threads = number(&self.directory, &status(&self.directory)?, pointer)?;
-        u8::try_from(threads).map_err(|_| unclear(&self.directory, pointer))
+        Ok(weir_status(&self.directory)?.settings.threads)
     }
 
-    /// Number of requests that weir has answered and that a program waited for.
+    /// Number of requests that weir has answered and that a program waited for. Requests that no program
+    /// waits for, such as FORGET, are of no kind that has a latency.
     pub(super) fn requests(&self) -> Result<u64, BenchError> {
-        let status = status(&self.directory)?;
-        requests_in(&status).ok_or_else(|| unclear(&self.directory, "/latency/*/count"))
+        Ok(weir_status(&self.directory)?.latency.values().map(|kind| kind.count).sum())
     }
 
     /// The server process.
@@ -128,24 +124,6 @@ impl FrontEndMount {
 pub(super) fn format(media: &Path) -> Result<(), BenchError> {
     let sizes = [format!("--size={STORE_BYTES}"), format!("--buffer-size={BUFFER_BYTES}")];
     run(weir_on(media, "format").args(sizes).arg(media)).map(drop)
-}
-
-fn status(directory: &Path) -> Result<Value, BenchError> {
-    let status = run(weir("status").arg(directory).arg("--json"))?;
-    Ok(serde_json::from_str(&status).unwrap_or_default())
-}
-
-fn number(directory: &Path, status: &Value, pointer: &str) -> Result<u64, BenchError> {
-    status.pointer(pointer).and_then(Value::as_u64).ok_or_else(|| unclear(directory, pointer))
-}
-
-fn unclear(directory: &Path, pointer: &str) -> BenchError {
-    BenchError::WeirStatus { directory: directory.into(), pointer: pointer.to_owned() }
-}
-
-/// The sum over all classes of requests. Requests that no program waits for, such as FORGET, have no class.
-fn requests_in(status: &Value) -> Option<u64> {
-    status["latency"].as_object()?.values().map(|class| class["count"].as_u64()).sum()
 }
 
 fn make(directory: &Path) -> Result<(), BenchError> {
@@ -226,13 +204,6 @@ mod tests {
         assert_eq!(nanos_on_cpu("15856080 1234 77\n"), 15_856_080);
         let status = "Name:\tcommit\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n";
         assert_eq!(sleeps(status), 150);
-    }
-
-    #[test]
-    fn requests_of_all_classes_are_counted() {
-        let status = serde_json::json!({ "latency": { "write": { "count": 5 }, "other": { "count": 2 } } });
-        assert_eq!(requests_in(&status), Some(7));
-        assert_eq!(requests_in(&serde_json::json!({})), None);
     }
 
     #[test]
