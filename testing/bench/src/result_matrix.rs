@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use procfs::{Current, LoadAverage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -90,17 +91,16 @@ pub(super) struct MachineInfo {
     pub(super) kernel: String,
     pub(super) processors: usize,
     /// Load average of one minute, before the cell.
-    pub(super) load_average: f64,
+    pub(super) load_average: f32,
 }
 
 impl MachineInfo {
     fn now(processors: usize) -> MachineInfo {
-        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         MachineInfo {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             processors,
-            load_average: load.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
+            load_average: LoadAverage::current().map_or(0.0, |load| load.one),
         }
     }
 }

@@ -16,7 +16,7 @@ use super::cleanup::{self, CleanupGuard};
 use super::counters::mount;
 use super::device_model::DeviceKind;
 use super::device_speed::{DeviceSpeed, measure_speed};
-use super::disk_counters::DiskWrites;
+use super::disk_counters::DiskCounters;
 use super::error::BenchError;
 use super::front_end::ProcessUsage;
 use super::nonblocking_writes::file_system_of;
@@ -189,9 +189,9 @@ impl SharedPlace {
         Ok(SystemTurn { directory: self.mount_point.clone(), weir: Some(mounted) })
     }
 
-    /// All writes to the disk so far, by any process; `None` if the file system is not on one disk.
-    pub(super) fn written(&self) -> Option<DiskWrites> {
-        DiskWrites::below(&self.peer)
+    /// Bytes written to the disk so far, by any process; `None` if the file system is not on one disk.
+    pub(super) fn written_bytes(&self) -> Option<u64> {
+        Some(DiskCounters::below(&self.peer)?.written_bytes)
     }
 
     /// Syncs the file system below weir and the peer, and drops the peer's files from the kernel's cache.

@@ -14,7 +14,7 @@ use device::{Block, BlockRead, Device};
 use host::{DiskAccess, HostDisk};
 
 use super::cleanup::{self, CleanupGuard};
-use super::disk_counters::DiskTime;
+use super::disk_counters::DiskCounters;
 use super::error::BenchError;
 use super::output;
 use super::program::run;
@@ -86,7 +86,7 @@ struct StartRun {
     /// Parts of the start, as the daemon reports them.
     parts: weir_status::StartReport,
     /// The kernel's counters of the disk with both media; `None` if they are not on one disk.
-    disk: Option<DiskTime>,
+    disk: Option<DiskCounters>,
     /// Resident memory of the daemon once it was ready.
     memory_bytes: u64,
     control: StartControl,
@@ -98,7 +98,7 @@ struct StartControl {
     /// Time to read as many bytes of the buffer as were in use, without processing them.
     read_ms: f64,
     /// The kernel's counters during that read.
-    disk: Option<DiskTime>,
+    disk: Option<DiskCounters>,
     /// Time to touch, for the first time, as much memory as the daemon had.
     touch_ms: f64,
 }
@@ -173,7 +173,7 @@ impl StartBench {
             .map_err(|errno| BenchError::io("cannot kill the daemon of", &self.mount_point, errno.into()))?;
         // Removes the dead mount.
         drop(mounted);
-        let before = DiskTime::below(&self.store);
+        let before = DiskCounters::below(&self.store);
         let begun = Instant::now();
         let mounted = self.mount()?;
         let ready_ms = millis(begun);
@@ -182,7 +182,7 @@ impl StartBench {
         let memory_bytes = resident_bytes(now.pid).unwrap_or(0);
         drop(mounted);
         let buffer_used_bytes = status.buffer_log.bytes - status.buffer_log.free_bytes;
-        let before = DiskTime::below(&self.store);
+        let before = DiskCounters::below(&self.store);
         let read_ms = self.read_buffer(buffer_used_bytes)?;
         let control = StartControl { read_ms, disk: self.disk_since(before), touch_ms: touch(memory_bytes) };
         Ok(StartRun {
@@ -196,8 +196,8 @@ impl StartBench {
         })
     }
 
-    fn disk_since(&self, before: Option<DiskTime>) -> Option<DiskTime> {
-        Some(DiskTime::below(&self.store)?.since(before?))
+    fn disk_since(&self, before: Option<DiskCounters>) -> Option<DiskCounters> {
+        Some(DiskCounters::below(&self.store)?.since(before?))
     }
 
     /// Reads `bytes` of the buffer as fast as its device allows.
@@ -298,8 +298,8 @@ fn print_run(run: &StartRun) {
     line("control: as much as was in the buffer, only read", rate(run.control.read_ms), "MiB/s");
     if let (Some(disk), Some(control)) = (run.disk, run.control.disk) {
         line("the disk, by the kernel's account: busy for", disk.busy_ms as f64, "ms");
-        line("                                   and read at", disk.rate(), "MiB/s");
-        line("control: the same while only reading", control.rate(), "MiB/s");
+        line("                                   and read at", disk.read_rate(), "MiB/s");
+        line("control: the same while only reading", control.read_rate(), "MiB/s");
     }
     line("the buffer, read and applied", rate(parts.buffer_ms), "MiB/s");
     line("memory when ready", mib(run.memory_bytes as f64), "MiB");

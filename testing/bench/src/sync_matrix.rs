@@ -130,7 +130,7 @@ fn take_turns(
     for round in 0..scale.rounds {
         for (name, system) in systems {
             let turn = place.turn(&weir, system)?;
-            let (spent, written) = (turn.spent()?, place.written());
+            let (spent, written) = (turn.spent()?, place.written_bytes());
             let done =
                 cleanup::uninterrupted(|| writes.run(&turn.directory.join("file"), u64::from(round) + 1))?;
             let store = turn.spent()?.zip(spent).map(|(after, before)| after.since(before).store_bytes);
@@ -138,7 +138,7 @@ fn take_turns(
             // counted.
             drop(turn);
             place.settle()?;
-            let device = place.written().zip(written).map(|(after, before)| after.since(before).bytes);
+            let device = place.written_bytes().zip(written).map(|(after, before)| after - before);
             let each = |bytes: u64| bytes as f64 / (done.writes * writes.io_bytes).max(1) as f64;
             figures.add(RATE, name, done.rate());
             if let Some(device) = device {

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
+use procfs::process::Process;
 use weir_status::StatusReport;
 
 use super::cleanup::{self, CleanupGuard};
@@ -232,7 +233,6 @@ fn journal_device(file: &Path, bytes: u64) -> Result<LoopDevice, BenchError> {
 
 /// Resident memory of a process, in bytes.
 pub(super) fn resident_bytes(pid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+    let status = Process::new(i32::try_from(pid).ok()?).and_then(|process| process.status());
+    Some(status.ok()?.vmrss? * 1024)
 }

@@ -1,12 +1,15 @@
 //! Mounts of peer and weir, and resource usage of their processes.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use host::MountTable;
+use procfs::process::Process;
 
 use super::super::cleanup::{self, CleanupGuard};
 use super::super::error::BenchError;
@@ -132,10 +135,7 @@ fn make(directory: &Path) -> Result<(), BenchError> {
 
 fn wait_for_mount(directory: &Path) -> Result<(), BenchError> {
     let start = Instant::now();
-    let is_mounted = || {
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        mounts.lines().any(|line| line.split(' ').nth(1) == directory.to_str())
-    };
+    let is_mounted = || MountTable::read().is_ok_and(|mounts| mounts.mounted_at(directory).is_some());
     while !is_mounted() {
         if start.elapsed() > UP {
             let says = "no mount appeared".to_owned();
@@ -160,15 +160,16 @@ impl ProcessUsage {
     /// Reads the usage of `process`. Threads that have ended are not counted, but neither peer nor weir ends
     /// any.
     pub(crate) fn by(process: u32) -> Result<ProcessUsage, BenchError> {
-        let tasks = PathBuf::from(format!("/proc/{process}/task"));
-        let failed = |error| BenchError::io("cannot look at", &tasks, error);
-        let mut used = ProcessUsage { cpu: Duration::ZERO, sleeps_behind_the_front_end: 0 };
-        for task in fs::read_dir(&tasks).map_err(failed)? {
-            let task = task.map_err(failed)?.path();
-            let read = |name: &str| fs::read_to_string(task.join(name)).unwrap_or_default();
-            used.cpu += Duration::from_nanos(nanos_on_cpu(&read("schedstat")));
-            if !read("comm").starts_with(FRONT_END_THREADS) {
-                used.sleeps_behind_the_front_end += sleeps(&read("status"));
+        let failed =
+            |error| BenchError::io("cannot look at", format!("/proc/{process}"), io::Error::other(error));
+        let mut used = ProcessUsage::default();
+        let tasks = Process::new(process as i32).and_then(|process| process.tasks()).map_err(failed)?;
+        // A thread that ends meanwhile is passed over.
+        for task in tasks.flatten() {
+            let (Ok(times), Ok(status)) = (task.schedstat(), task.status()) else { continue };
+            used.cpu += Duration::from_nanos(times.sum_exec_runtime);
+            if !status.name.starts_with(FRONT_END_THREADS) {
+                used.sleeps_behind_the_front_end += status.voluntary_ctxt_switches.unwrap_or(0);
             }
         }
         Ok(used)
@@ -184,27 +185,9 @@ impl ProcessUsage {
     }
 }
 
-/// The first number of `/proc/PID/task/TID/schedstat`.
-fn nanos_on_cpu(schedstat: &str) -> u64 {
-    schedstat.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0)
-}
-
-/// The voluntary context switches in `/proc/PID/task/TID/status`.
-fn sleeps(status: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_thread_used_is_read_from_what_the_kernel_writes() {
-        assert_eq!(nanos_on_cpu("15856080 1234 77\n"), 15_856_080);
-        let status = "Name:\tcommit\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n";
-        assert_eq!(sleeps(status), 150);
-    }
 
     #[test]
     fn a_process_that_works_uses_cpu() {

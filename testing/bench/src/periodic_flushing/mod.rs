@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::cleanup;
-use super::disk_counters::DiskWrites;
+use super::disk_counters::DiskCounters;
 use super::error::BenchError;
 use super::program::check_machine;
 use super::result_matrix::{
@@ -162,7 +162,7 @@ impl ServerCell<'_> {
             let device = system.device();
             let failed =
                 || BenchError::io("cannot find the counts of", device, std::io::ErrorKind::NotFound.into());
-            DiskWrites::to(device).ok_or_else(failed)
+            DiskCounters::of(device).ok_or_else(failed)
         };
         let load = |mount: &Path| ServerLoad::new(self.server, mount, self.scale.files_percent, seed);
 
@@ -186,9 +186,9 @@ impl ServerCell<'_> {
 
         let each = |count: u64| count as f64 / done.writes.max(1) as f64;
         figures.add(RATE, name, done.rate());
-        figures.add(BYTES, name, each(in_all.bytes));
-        figures.add(REQUESTS, name, 1000.0 * each(in_all.requests));
-        figures.add(BYTES_BEFORE, name, each(at_the_end.bytes));
+        figures.add(BYTES, name, each(in_all.written_bytes));
+        figures.add(REQUESTS, name, 1000.0 * each(in_all.write_requests));
+        figures.add(BYTES_BEFORE, name, each(at_the_end.written_bytes));
         Ok(())
     }
 

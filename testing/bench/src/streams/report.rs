@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use procfs::Current;
 use serde::Serialize;
 
 use super::super::device_speed::DeviceSpeed;
@@ -37,8 +38,8 @@ impl StreamReport {
 }
 
 /// Load average of the last minute.
-pub(super) fn load_average() -> Option<f64> {
-    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+pub(super) fn load_average() -> Option<f32> {
+    Some(procfs::LoadAverage::current().ok()?.one)
 }
 
 #[derive(Debug, Serialize)]
@@ -48,7 +49,7 @@ pub(super) struct DiskReport {
     pub(super) file_system: String,
     pub(super) measured: DeviceSpeed,
     /// Load average before the benchmark.
-    pub(super) load_average: Option<f64>,
+    pub(super) load_average: Option<f32>,
     pub(super) rounds: u32,
     pub(super) file_mib: u64,
     pub(super) rows: Vec<StreamRow>,
