@@ -23,7 +23,7 @@ use super::result_matrix::{
     geometric_mean,
 };
 use super::run_args::RunSize;
-use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
+use super::slow_device::{ComparedDevice, DeviceSpec, work_directory};
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
 use super::workload::{PAGE_BYTES, WorkDone, shuffled};
 
@@ -164,9 +164,7 @@ pub(super) fn run_benchmark(args: &PersonalitiesArgs) -> Result<(), BenchError> 
     let scale = PersonalityScale::new(args);
     let mut matrix = ResultMatrix::open(args.matrix.into.as_deref())?;
     let processors = ProcessorSplit::claim(args.cpu_affinity)?;
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let (root, _files) = work_directory(None)?;
     for &model in &args.model {
         let design = DeviceSpec { device: model.device(), bytes: scale.device_bytes(), processors };
         for &personality in &args.only {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
-use weir_status::StatusReport;
+use weir_status::{StartReport, StatusReport};
 
 use device::{Block, BlockRead, Device};
 use host::{DiskAccess, HostDisk};
@@ -16,9 +16,9 @@ use host::{DiskAccess, HostDisk};
 use super::cleanup::{self, CleanupGuard};
 use super::disk_counters::DiskCounters;
 use super::error::BenchError;
-use super::output;
 use super::program::run;
-use super::slow_device::remove_on_drop;
+use super::report::{BenchReport, ReportCell, ReportTable};
+use super::slow_device::work_directory;
 use super::system::{resident_bytes, weir, weir_on, weir_status, weir_unmount_on_drop};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out};
 
@@ -30,12 +30,6 @@ const WRITES_AT_ONCE: u64 = 10_000;
 const LOOKS_IN_VAIN: u32 = 8;
 /// Size of each write.
 const RECORD_BYTES: u64 = 512;
-
-/// Targets of a start: milliseconds, and below, reads of the store.
-const READY_MS: u64 = 1000;
-const STORE_READS: u64 = 60;
-/// Target for the read rate, in MiB/s: 1 GB/s.
-const READ_RATE: u64 = 954;
 
 /// Reads in flight in the control measurement, and below, blocks of each.
 const READS_AT_ONCE: u64 = 4;
@@ -64,16 +58,6 @@ pub(super) struct StartArgs {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct StartReport {
-    benchmark: &'static str,
-    version: &'static str,
-    files: u64,
-    pages: u64,
-    buffer_bytes: u64,
-    runs: Vec<StartRun>,
-}
-
 /// Figures of one start.
 #[derive(Debug, Serialize)]
 struct StartRun {
@@ -84,7 +68,7 @@ struct StartRun {
     /// Duration of `weir mount`.
     ready_ms: f64,
     /// Parts of the start, as the daemon reports them.
-    parts: weir_status::StartReport,
+    parts: StartReport,
     /// The kernel's counters of the disk with both media; `None` if they are not on one disk.
     disk: Option<DiskCounters>,
     /// Resident memory of the daemon once it was ready.
@@ -106,21 +90,32 @@ struct StartControl {
 /// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &StartArgs) -> Result<(), BenchError> {
     cleanup::install()?;
-    let parent = args.on.clone().unwrap_or_else(std::env::temp_dir);
-    let root = parent.join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
+    let (root, _files) = work_directory(args.on.as_deref())?;
     let bench = StartBench { store: root.join("store"), mount_point: root.join("mount") };
-    fs::create_dir_all(&bench.mount_point)
+    fs::create_dir(&bench.mount_point)
         .map_err(|error| BenchError::io("cannot create", &bench.mount_point, error))?;
     bench.prepare(args)?;
+    let mut report = BenchReport::new("start");
+    report.line(format!(
+        "{} files, a buffer of {} MiB, records of {RECORD_BYTES} B over {} pages",
+        args.files, args.buffer, args.pages
+    ));
+    report.fact("files", args.files);
+    report.fact("pages", args.pages);
+    report.fact("buffer_bytes", args.buffer << 20);
     let mut runs = Vec::new();
     for number in 0..args.runs {
-        runs.push(bench.start(args, u64::from(number))?);
+        let run = bench.start(args, u64::from(number))?;
+        let used = run.buffer_used_bytes >> 20;
+        report.line(format!(
+            "\nkilled with {used} MiB in the buffer, {} pages not stored",
+            run.pages_not_stored
+        ));
+        report.line(run.table());
+        runs.push(run);
     }
-    let (version, buffer_bytes) = (env!("CARGO_PKG_VERSION"), args.buffer << 20);
-    let report =
-        StartReport { benchmark: "start", version, files: args.files, pages: args.pages, buffer_bytes, runs };
-    output::print_result(args.json, &report, || print(&report));
+    report.fact("runs", runs);
+    report.print(args.json);
     Ok(())
 }
 
@@ -249,6 +244,45 @@ impl StartBench {
     }
 }
 
+impl StartRun {
+    /// The figures beside their targets.
+    fn table(&self) -> ReportTable {
+        let StartRun { parts, control, .. } = self;
+        let mib = |bytes: u64| bytes as f64 / 1048576.0;
+        let megabytes = |bytes: u64| ReportCell::from(mib(bytes)).unit(" MiB");
+        let millis = |ms: f64| ReportCell::from(ms).unit(" ms");
+        let rate = |bytes: u64, ms: f64| ReportCell::from(mib(bytes) / ms * 1000.0).unit(" MiB/s");
+        let mut table = ReportTable::default();
+        let mut line = |figure: &str, value, target: &str| {
+            table.row([("", "figure", figure.into()), ("", "value", value), ("", "target", target.into())]);
+        };
+        line("ready, from the command to its return", millis(self.ready_ms), "1000 ms");
+        line("of it: the buffer's log", millis(parts.buffer_ms), "");
+        line("of it: the store's tables and log", millis(parts.store_ms), "");
+        line("of it: one of the media was being read", millis(parts.media_read_ms), "");
+        line("of it: new roots", millis(parts.begin_ms), "");
+        line("of it: the metadata of all files", millis(parts.metadata_ms), "");
+        line("transactions replayed", parts.transactions.into(), "");
+        line("reads of the store", parts.store_reads.into(), "60");
+        line("times that the store was waited for", parts.store_waits.into(), "");
+        line("bytes read from the store", megabytes(parts.store_bytes), "");
+        let read = rate(parts.media_read_bytes, parts.media_read_ms);
+        line("both media, read", read, "954 MiB/s (1 GB/s), or the control");
+        let used = self.buffer_used_bytes;
+        line("control: as much as was in the buffer, only read", rate(used, control.read_ms), "");
+        if let (Some(disk), Some(control)) = (self.disk, control.disk) {
+            let disk_rate = |disk: DiskCounters| rate(disk.read_bytes, disk.busy_ms as f64);
+            line("the disk, by the kernel's account: busy", millis(disk.busy_ms as f64), "");
+            line("the disk, by the kernel's account: read", disk_rate(disk), "");
+            line("control: the same while only reading", disk_rate(control), "");
+        }
+        line("the buffer, read and applied", rate(used, parts.buffer_ms), "");
+        line("memory when ready", megabytes(self.memory_bytes), "");
+        line("control: touching as much memory", millis(control.touch_ms), "");
+        table
+    }
+}
+
 /// Milliseconds since then.
 fn millis(begun: Instant) -> f64 {
     begun.elapsed().as_secs_f64() * 1000.0
@@ -261,47 +295,4 @@ fn touch(bytes: u64) -> f64 {
     memory.iter_mut().step_by(PAGE_BYTES as usize).for_each(|byte| *byte = 1);
     std::hint::black_box(&memory);
     millis(begun)
-}
-
-fn print(report: &StartReport) {
-    println!(
-        "weir {} \u{b7} {} files, a buffer of {} MiB, records of {RECORD_BYTES} B over {} pages",
-        report.version,
-        report.files,
-        report.buffer_bytes >> 20,
-        report.pages
-    );
-    report.runs.iter().for_each(print_run);
-}
-
-fn print_run(run: &StartRun) {
-    let parts = &run.parts;
-    let mib = |bytes: f64| bytes / 1048576.0;
-    let rate = |ms: f64| mib(run.buffer_used_bytes as f64) / ms * 1000.0;
-    let used = run.buffer_used_bytes >> 20;
-    println!("killed with {used} MiB in the buffer, {} pages not stored:", run.pages_not_stored);
-    let line = |what: &str, value: f64, unit: &str| println!("  {what:<56}{value:>9.1} {unit}");
-    line(&format!("ready, from the command to its return (target {READY_MS})"), run.ready_ms, "ms");
-    line("of it: the buffer's log", parts.buffer_ms, "ms");
-    line("       the store's tables and log", parts.store_ms, "ms");
-    line("          one of the media was being read for", parts.media_read_ms, "ms");
-    line("       then new roots", parts.begin_ms, "ms");
-    line("       and the metadata of all files", parts.metadata_ms, "ms");
-    let count = |what: &str, value: f64| println!("  {what:<56}{value:>9}");
-    count("transactions replayed", parts.transactions as f64);
-    count(&format!("reads of the store (target {STORE_READS})"), parts.store_reads as f64);
-    count("times that the store was waited for", parts.store_waits as f64);
-    line("bytes read from it", mib(parts.store_bytes as f64), "MiB");
-    let target = format!("both media, read (target {READ_RATE}, or the next line)");
-    let read = mib(parts.media_read_bytes as f64) / parts.media_read_ms * 1000.0;
-    line(&target, read, "MiB/s");
-    line("control: as much as was in the buffer, only read", rate(run.control.read_ms), "MiB/s");
-    if let (Some(disk), Some(control)) = (run.disk, run.control.disk) {
-        line("the disk, by the kernel's account: busy for", disk.busy_ms as f64, "ms");
-        line("                                   and read at", disk.read_rate(), "MiB/s");
-        line("control: the same while only reading", control.read_rate(), "MiB/s");
-    }
-    line("the buffer, read and applied", rate(parts.buffer_ms), "MiB/s");
-    line("memory when ready", mib(run.memory_bytes as f64), "MiB");
-    line("control: touching as much memory", run.control.touch_ms, "ms");
 }

@@ -21,7 +21,7 @@ use super::result_matrix::{
 };
 use super::run_args::RunSize;
 use super::shared_disk::{DiskSelection, FileSystem, SharedDisk, SharedPlace, WeirStore};
-use super::slow_device::remove_on_drop;
+use super::slow_device::work_directory;
 use super::workload::{PAGE_BYTES, WorkDone, lay_out};
 
 const NAME: &str = "sync-matrix";
@@ -89,9 +89,7 @@ pub(super) fn run_benchmark(args: &SyncMatrixArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
     let scale = SyncScale::new(args);
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let (root, _files) = work_directory(None)?;
     let mut matrix = ResultMatrix::open(args.matrix.into.as_deref())?;
     for &disk in args.disk.list() {
         for &io_bytes in &args.io {

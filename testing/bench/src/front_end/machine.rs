@@ -1,5 +1,6 @@
 //! Control and load of the processors during a measurement.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::hint::black_box;
 use std::io::{self, Write};
@@ -93,6 +94,17 @@ pub(super) struct ForeignLoad {
     pub(super) host: f64,
 }
 
+/// From this share of foreign load on, the machine counts as busy.
+const IDLE_MAX: f64 = 0.1;
+
+impl fmt::Display for ForeignLoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let idle = if self.used + self.host < IDLE_MAX { "idle" } else { "BUSY" };
+        let [used, host] = [self.used, self.host].map(|share| share * 100.0);
+        write!(f, "the machine was {idle}: others used {used:.0} % of its processors, its host {host:.0} %")
+    }
+}
+
 impl CpuTicks {
     /// Reads the ticks.
     pub(super) fn now() -> Result<CpuTicks, BenchError> {
@@ -132,6 +144,14 @@ mod tests {
         let others = after.others_since(before);
         assert!((others.used - 0.1).abs() < 1e-9, "{others:?}");
         assert!((others.host - 0.15).abs() < 1e-9, "{others:?}");
+    }
+
+    #[test]
+    fn a_machine_is_busy_if_others_or_its_host_used_much() {
+        let idle = ForeignLoad { used: 0.01, host: 0.0 }.to_string();
+        assert!(idle.contains("was idle: others used 1 %"), "{idle}");
+        let busy = ForeignLoad { used: 0.01, host: 0.3 }.to_string();
+        assert!(busy.contains("was BUSY") && busy.contains("its host 30 %"), "{busy}");
     }
 
     #[test]

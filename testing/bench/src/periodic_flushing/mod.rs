@@ -25,7 +25,7 @@ use super::result_matrix::{
     self, CellFigures, CellKey, MatrixArgs, PaperComparison, PaperFigure, ResultCell, ResultMatrix,
 };
 use super::run_args::RunSize;
-use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
+use super::slow_device::{ComparedDevice, DeviceSpec, work_directory};
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
 use load::{LOG_BYTES_MAX, ServerKind, ServerLoad};
 
@@ -99,9 +99,7 @@ pub(super) fn run_benchmark(args: &PeriodicFlushingArgs) -> Result<(), BenchErro
     check_machine()?;
     cleanup::install()?;
     let scale = FlushingScale::new(args);
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let (root, _files) = work_directory(None)?;
     let mut matrix = ResultMatrix::open(args.matrix.into.as_deref())?;
     for &model in &args.model {
         for &server in &args.only {
