@@ -1,6 +1,6 @@
 //! `weir scrub`, `weir space` and `weir check --repair`, on stores in use, damaged and cut off.
 
-use crate::common::{Bytes, Sandbox, assert_says, can_mount, fails, space_of, succeeds, weir};
+use crate::common::{Sandbox, assert_says, can_mount, fails, space_of, succeeds, weir};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
@@ -10,6 +10,7 @@ use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use test_support::DirectoryContents;
 
 fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
@@ -195,7 +196,7 @@ fn an_image_cut_off_anywhere_is_refused_with_a_reason_and_stays_as_it_is() {
             }
             let file = OpenOptions::new().write(true).open(copy.join(name)).expect("it");
             file.set_len(cut).expect("shorter");
-            let before = Bytes::below(&copy);
+            let before = DirectoryContents::below(&copy);
             for options in [&["check"][..], &["check", "--repair"]] {
                 let output = weir().args(options).arg(&copy).output().expect("it runs");
                 let (out, said) =
@@ -260,7 +261,7 @@ fn a_store_with_a_change_below_a_damaged_node_is_not_written_to_and_is_mounted_t
             fs::copy(store.join(file), copy.join(file)).expect("a copy");
         }
         pair.into_iter().for_each(|at| flip(&copy, at + 2048));
-        let before = Bytes::below(&copy);
+        let before = DirectoryContents::below(&copy);
         let output = weir().args(["check", "--repair"]).arg(&copy).output().expect("it runs");
         let found = String::from_utf8_lossy(&output.stdout);
         if found.contains("so the store can only be read") {

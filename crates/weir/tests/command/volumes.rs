@@ -1,7 +1,7 @@
 //! Volumes on a real mount: clones are points in time, volumes are mounted one at a time, and a deletion
 //! frees their space.
 
-use crate::common::{self, Bytes, Mounted, Sandbox, can_mount, fails, space_of, succeeds, weir};
+use crate::common::{self, Mounted, Sandbox, can_mount, fails, space_of, succeeds, weir};
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use test_support::DirectoryContents;
 
 /// A clone, or the wish for one.
 fn clone(dir: &Path, name: &str) -> Command {
@@ -65,7 +66,7 @@ fn a_clone_is_what_was_there_and_the_source_goes_on() {
     let file = OpenOptions::new().write(true).open(mounted.path("dir/big")).expect("it");
     file.write_all_at(b"a delta", 123_456).expect("a write");
     file.set_len(2_500_000).expect("shorter");
-    let before = Bytes::below(mounted.dir());
+    let before = DirectoryContents::below(mounted.dir());
     succeeds(&mut clone(mounted.dir(), "copy"));
     succeeds(clone(mounted.dir(), "frozen").arg("--read-only"));
 
@@ -74,7 +75,7 @@ fn a_clone_is_what_was_there_and_the_source_goes_on() {
     fs::remove_file(mounted.path("dir/big")).expect("gone");
     assert_eq!(names(mounted.dir()), ["main", "copy", "frozen"]);
     drop(file);
-    let after = Bytes::below(mounted.dir());
+    let after = DirectoryContents::below(mounted.dir());
     mounted.unmount();
     assert_eq!(names(&sandbox.store()), ["main", "copy", "frozen"]);
 
@@ -153,7 +154,7 @@ fn what_cannot_be_cloned_or_deleted_is_refused_with_the_reason() {
     let mounted = sandbox.mount();
     fs::write(mounted.path("file"), b"bytes").expect("a file");
     succeeds(clone(mounted.dir(), "copy").arg("--read-only"));
-    let before = Bytes::below(mounted.dir());
+    let before = DirectoryContents::below(mounted.dir());
     let taken = fails(&mut clone(mounted.dir(), "copy"));
     assert!(taken.contains("there is a volume copy already"), "{taken}");
     assert!(fails(&mut clone(mounted.dir(), "main")).contains("there is a volume main already"));
@@ -176,7 +177,7 @@ fn what_cannot_be_cloned_or_deleted_is_refused_with_the_reason() {
     let arguments = ["mount", "--volume", "copi"];
     let unknown = fails(weir().args(arguments).arg(sandbox.store()).arg(sandbox.mount_point()));
     assert!(unknown.contains("there is no volume copi") && unknown.contains("main, copy"), "{unknown}");
-    let media = Bytes::below(&sandbox.store());
+    let media = DirectoryContents::below(&sandbox.store());
     let mounted = sandbox.mount_with(&["--volume", "copy"]);
     let refused = fails(&mut clone(mounted.dir(), "second"));
     assert!(refused.contains("read-only"), "{refused}");
@@ -240,7 +241,7 @@ fn another_volume_is_mounted_after_a_kill_and_each_has_its_own_writes() {
         }
     }
     // A read-only mount of the other volume leaves the records in the buffer.
-    let media = Bytes::below(&sandbox.store());
+    let media = DirectoryContents::below(&sandbox.store());
     let mounted = sandbox.mount_with(&["--read-only"]);
     assert!(fs::read(mounted.path("file")).expect("it") == expected[0]);
     mounted.unmount();
