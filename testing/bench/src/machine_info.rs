@@ -12,7 +12,7 @@ pub(super) struct MachineInfo {
     pub(super) kernel: String,
     pub(super) processors: usize,
     /// Load average of one minute, before the measurement.
-    pub(super) load_average: f32,
+    pub(super) load_average: f64,
 }
 
 impl MachineInfo {
@@ -33,6 +33,7 @@ impl fmt::Display for MachineInfo {
 }
 
 /// Load average of one minute; 0 if the kernel does not report it.
-pub(super) fn load_average() -> f32 {
-    LoadAverage::current().map_or(0.0, |load| load.one)
+pub(super) fn load_average() -> f64 {
+    // The kernel reports hundredths.
+    LoadAverage::current().map_or(0.0, |load| (f64::from(load.one) * 100.0).round() / 100.0)
 }

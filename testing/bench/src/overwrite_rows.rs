@@ -88,7 +88,7 @@ impl DeviceOverwrites {
         table
     }
 
-    /// Writes per second by size, with a column for each system.
+    /// Writes per second, with a column for each size.
     fn by_size(&self) -> ReportTable {
         let (mut names, mut sizes) = (Vec::new(), Vec::new());
         for row in &self.rows {
