@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use super::super::quantile::quantile;
 use super::super::report::{BenchReport, ReportCell, ReportTable};
-use super::plan::{ExperimentKind, MODE, ReplayExperiment, ReplaySpeed, ReplayVariant, VARIANTS};
+use super::plan::{ExperimentKind, MODE, ReplayExperiment, ReplayPace, ReplayVariant, VARIANTS};
 use super::results::{ReplayFigures, RunOutcome};
 
 /// The whole result.
 #[derive(Debug, Serialize)]
 pub(super) struct AccuracyTable {
-    pub(super) mode: ReplaySpeed,
+    pub(super) mode: ReplayPace,
     pub(super) targets: Vec<TargetAccuracy>,
     pub(super) summaries: Vec<AccuracySummary>,
 }
