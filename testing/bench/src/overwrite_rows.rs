@@ -57,14 +57,12 @@ impl DeviceOverwrites {
         report.line(if by_size == BySize::Yes { self.by_size() } else { rows });
         let mut ratios = ReportTable::default();
         for TargetRatio { what, ratio, target } in &self.ratios {
-            let met = ratio >= target;
-            let verdict = ReportCell::json(met).shown_as(if met { "met" } else { "MISSED" });
             let times = |value: f64| ReportCell::from(value).unit("×");
             ratios.row([
                 ("what", "ratio", (*what).into()),
                 ("ratio", "is", times(*ratio)),
                 ("target", "target", times(*target)),
-                ("met", "verdict", verdict),
+                ("met", "verdict", ReportCell::verdict(ratio >= target)),
             ]);
         }
         report.table("ratios", &ratios);

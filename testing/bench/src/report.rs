@@ -159,6 +159,11 @@ impl ReportCell {
         ReportCell::figure(String::new(), json!(value))
     }
 
+    /// Whether a target is met.
+    pub(super) fn verdict(met: bool) -> ReportCell {
+        ReportCell::json(met).shown_as(if met { "met" } else { "MISSED" })
+    }
+
     /// The median of all rounds in the text, and each round in the JSON.
     pub(super) fn rounds(values: &[f64]) -> ReportCell {
         let text = if values.is_empty() { "-".to_owned() } else { number(median(values)) };

@@ -94,7 +94,7 @@ pub(super) fn add_targets(report: &mut BenchReport, targets: &[SpeedTarget]) {
             ("unit", "unit", of.unit.into()),
             ("figure", "figure (quartiles)", figure),
             ("target", "bound", ReportCell::json(of.target).shown_as(of.target.text())),
-            ("met", "verdict", ReportCell::json(of.met).shown_as(if of.met { "met" } else { "MISSED" })),
+            ("met", "verdict", ReportCell::verdict(of.met)),
         ]);
     }
     let met = targets.iter().filter(|target| target.met).count();
