@@ -7,8 +7,7 @@
 
 mod common;
 
-use common::{Mounted, Sandbox, can_mount, succeeds, weir};
-use serde_json::Value;
+use common::{Mounted, Sandbox, can_mount, space_of, succeeds, weir};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind};
@@ -19,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use weir_status::StatusReport;
 
 const PAGE_BYTES: usize = 4096;
 /// Writes between two syncs.
@@ -349,9 +349,9 @@ impl World {
             let wanted = part * (self.size.copies - self.copies.len()) + self.below(part);
             self.wait_for_writes(&mounted, wanted, &writer);
         }
-        let cleaned = mounted.status()["counters"]["store"]["pages_cleaned"].as_u64();
+        let cleaned = mounted.status().counters.store.pages_cleaned;
         println!(
-            "{} copies left, {} writes, {cleaned:?} pages cleaned, {:.1} s",
+            "{} copies left, {} writes, {cleaned} pages cleaned, {:.1} s",
             self.copies.len(),
             self.journal.answered.load(Ordering::Acquire),
             self.begun.elapsed().as_secs_f64()
@@ -360,7 +360,7 @@ impl World {
         mounted.kill();
         // The writer gets an error from the dead mount, and ends.
         writer.join().expect("no panic").expect_err("nobody told it to stop");
-        cleaned.expect("a number")
+        cleaned
     }
 
     /// Waits until `wanted` writes have completed in all.
@@ -373,19 +373,13 @@ impl World {
             }
             let refused = self.journal.refused.load(Ordering::Relaxed);
             let stands = since.elapsed() > PATIENCE;
-            assert!(!stands, "{seen} writes of {wanted}, {refused} refused: {:#}", mounted.status());
+            assert!(!stands, "{seen} writes of {wanted}, {refused} refused: {:#?}", mounted.status());
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
-/// Bytes of data in the store, counted.
-fn exact(mounted: &Mounted) -> Value {
-    let output = succeeds(weir().args(["space", "--json", "--exact"]).arg(mounted.dir()));
-    serde_json::from_slice(&output.stdout).expect("JSON")
-}
-
-fn wait(mounted: &Mounted, what: &str, done: impl Fn(&Value) -> bool) {
+fn wait(mounted: &Mounted, what: &str, done: impl Fn(&StatusReport) -> bool) {
     let begun = Instant::now();
     while !done(&mounted.status()) {
         assert!(begun.elapsed() < PATIENCE, "{what} is never done");
@@ -402,8 +396,8 @@ fn go(size: Size) {
     let mut world = World::new(size);
     let mounted = world.mount();
     world.write_all(mounted.dir());
-    wait(&mounted, "being written back", |status| status["dirty"]["pages"] == 0);
-    let before = exact(&mounted)["data_bytes"].clone();
+    wait(&mounted, "being written back", |status| status.dirty.pages == 0);
+    let before = space_of(mounted.dir(), &["--exact"]).data_bytes.expect("counted");
     println!("{} bytes, written back after {:.1} s", size.bytes(), world.begun.elapsed().as_secs_f64());
     make_copies(&mut world, mounted);
     println!("{} copies after {:.1} s", size.copies, world.begun.elapsed().as_secs_f64());
@@ -423,12 +417,12 @@ fn go(size: Size) {
     let made = world.journal.answered.load(Ordering::Acquire);
     world.check(mounted.dir(), made..made, true);
     println!("all read after {:.1} s", world.begun.elapsed().as_secs_f64());
-    wait(&mounted, "freeing", |status| status["space"]["freeing"] == false);
-    wait(&mounted, "being written back", |status| status["dirty"]["pages"] == 0);
-    let after = exact(&mounted);
-    assert_eq!(after["data_bytes"], before, "space is lost: {after:#}");
-    assert_eq!(after["dying_bytes"], 0, "{after:#}");
-    assert_eq!(after["by_volume"].as_array().map(Vec::len), Some(1), "{after:#}");
+    wait(&mounted, "freeing", |status| !status.space.freeing);
+    wait(&mounted, "being written back", |status| status.dirty.pages == 0);
+    let after = space_of(mounted.dir(), &["--exact"]);
+    assert_eq!(after.data_bytes, Some(before), "space is lost: {after:#?}");
+    assert_eq!(after.dying_bytes, Some(0), "{after:#?}");
+    assert_eq!(after.by_volume.as_ref().map(Vec::len), Some(1), "{after:#?}");
     mounted.unmount();
     succeeds(weir().arg("check").arg(world.sandbox.store()));
     println!(

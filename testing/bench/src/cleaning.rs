@@ -5,7 +5,6 @@
 //! has the latency of the slowest write.
 
 use std::fmt;
-use std::fs::create_dir_all;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::sleep;
@@ -22,10 +21,10 @@ use store::{Store, StoreCounters};
 use super::cleanup;
 use super::error::BenchError;
 use super::in_process::{InProcessStack, wait, with_stack, write};
-use super::output::{self, ReportTable};
 use super::program::run;
 use super::quantile::quantile;
-use super::slow_device::remove_on_drop;
+use super::report::{BenchReport, ReportCell, ReportTable};
+use super::slow_device::work_directory;
 use super::system::weir_on;
 
 const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
@@ -66,8 +65,7 @@ pub(super) struct CleaningArgs {
 }
 
 /// Which pages are overwritten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OverwritePattern {
     Uniform,
     /// Nine of ten writes go to a tenth of the pages.
@@ -83,21 +81,10 @@ impl OverwritePattern {
     }
 }
 
-#[derive(Debug, Serialize)]
-struct CleaningReport {
-    benchmark: &'static str,
-    version: &'static str,
-    store_bytes: u64,
-    times: u64,
-    rows: Vec<CleaningRow>,
-}
-
 /// One load on one store.
-#[derive(Debug, Serialize)]
-struct CleaningRow {
-    load: OverwritePattern,
-    asked_percent: u64,
-    /// The level reached: below `asked_percent` if the store keeps more space back than the rest.
+#[derive(Debug)]
+struct CleaningFigures {
+    /// The level reached: below the asked one if the store keeps more space back than the rest.
     full_percent: f64,
     /// Size of one segment.
     segment_bytes: u64,
@@ -105,35 +92,17 @@ struct CleaningRow {
     seconds: f64,
     /// Pages written back: fewer than `writes`, because a page may be written to again before its write-back.
     pages_stored: u64,
-    written: PerPage,
-    /// `written.data` for uniform overwrites if segments were cleaned oldest first, by a formula.
+    /// Blocks that the store wrote for each page of write-back: the page itself, and pages that the cleaner
+    /// moved.
+    data_per_page: f64,
+    /// Also log entries, nodes, tables and roots.
+    blocks_per_page: f64,
+    /// `data_per_page` for uniform overwrites if segments were cleaned oldest first, by a formula.
     oldest_first: f64,
-    micros: WriteLatency,
+    waits: WriteWaits,
     /// The most segments that the cleaner moved before one write was admitted. Includes the writes that
     /// filled the store.
     moved_until_let_in: f64,
-    slowest: CleaningWait,
-    /// The write until whose answer the cleaner moved most. Includes moves while the writer's thread had no
-    /// processor.
-    most_moved: CleaningWait,
-    /// Writes refused because the store was full. Each was retried.
-    refused: u64,
-}
-
-/// Blocks that the store wrote for each page of write-back.
-#[derive(Debug, Clone, Copy, Serialize)]
-struct PerPage {
-    /// The page itself, and pages that the cleaner moved.
-    data: f64,
-    /// Also log entries, nodes, tables and roots.
-    all: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct WriteLatency {
-    median: f64,
-    p99: f64,
-    p9999: f64,
 }
 
 /// Activity of store and cleaner while one write was unanswered. The write need not have waited for any of
@@ -181,25 +150,64 @@ impl fmt::Display for CleaningWait {
 /// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &CleaningArgs) -> Result<(), BenchError> {
     cleanup::install()?;
-    let parent = args.on.clone().unwrap_or_else(std::env::temp_dir);
-    let root = parent.join(format!("weir-bench-{}", std::process::id()));
-    let mut rows = Vec::new();
+    let mut table = ReportTable::default();
+    let mut report = BenchReport::new("cleaning");
+    report.fact("store_bytes", args.size << 20);
+    report.fact("times", args.times);
+    report.line(format!(
+        "a store of {} MiB, overwritten {} times its size by one thread in pages of 4 KiB; blocks written for each page that was \
+         written back",
+        args.size, args.times
+    ));
+    let mut waits = Vec::new();
     for &percent in &args.full {
         for &load in &args.load {
-            let _files = remove_on_drop(&root);
-            create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-            eprintln!("{load:?} overwrites, {percent} % full");
-            let row = measure(args, &root.join("store"), load, percent)?;
-            eprintln!(
-                "  {:.2} blocks of data for each page, {:.2} if cleaned oldest first; slowest write {:.1} ms",
-                row.written.data, row.oldest_first, row.slowest.ms
-            );
-            rows.push(row);
+            let (root, _files) = work_directory(args.on.as_deref())?;
+            let name = format!("{load:?}").to_lowercase();
+            eprintln!("{name} overwrites, {percent} % full");
+            let found = measure(args, &root.join("store"), load, percent)?;
+            let micros = |share| quantile(&found.waits.micros, share).into();
+            let WriteWaits { slowest, most_moved, refused, .. } = &found.waits;
+            waits.push(format!("{name} {percent} %: the slowest write took {slowest}"));
+            waits.push(format!("{name} {percent} %: the one while which most was moved took {most_moved}"));
+            table.row([
+                ("load", "load", name.into()),
+                ("asked_percent", "asked", ReportCell::from(percent).unit(" %")),
+                ("full_percent", "full", ReportCell::from(found.full_percent).unit(" %")),
+                ("segment_bytes", "", found.segment_bytes.into()),
+                ("writes", "", found.writes.into()),
+                ("seconds", "", found.seconds.into()),
+                ("pages_stored", "", found.pages_stored.into()),
+                ("", "writes/s", (found.writes as f64 / found.seconds).into()),
+                ("written.data", "data", found.data_per_page.into()),
+                ("oldest_first", "(oldest first)", found.oldest_first.into()),
+                ("written.all", "all", found.blocks_per_page.into()),
+                ("micros.median", "median us", micros(0.5)),
+                ("micros.p99", "99 % us", micros(0.99)),
+                ("micros.p9999", "99.99 % us", micros(0.9999)),
+                ("", "slowest ms", slowest.ms.into()),
+                ("moved_until_let_in", "let in", found.moved_until_let_in.into()),
+                ("", "answered", most_moved.segments_moved.into()),
+                ("refused", "refused", (*refused).into()),
+                ("slowest", "", ReportCell::json(slowest)),
+                ("most_moved", "", ReportCell::json(most_moved)),
+            ]);
         }
     }
-    let (version, store_bytes) = (env!("CARGO_PKG_VERSION"), args.size << 20);
-    let report = CleaningReport { benchmark: "cleaning", version, store_bytes, times: args.times, rows };
-    output::print_result(args.json, &report, || print(&report));
+    report.table("rows", &table);
+    report.line(
+        "full: the store keeps the rest for checkpoints, cleaning and deletions, for what dirty pages reserve, and for a round of \
+         cleaning",
+    );
+    report.line(
+        "(oldest first): the same data of uniform overwrites in a log that is cleaned oldest first, by a formula",
+    );
+    report.line(
+        "let in, answered: the most segments that the cleaner moved until one write was let in, and until one was answered, whether \
+         or not its writer had a processor meanwhile",
+    );
+    waits.iter().for_each(|line| report.line(line));
+    report.print(args.json);
     Ok(())
 }
 
@@ -208,7 +216,7 @@ fn measure(
     store: &Path,
     load: OverwritePattern,
     percent: u64,
-) -> Result<CleaningRow, BenchError> {
+) -> Result<CleaningFigures, BenchError> {
     let (size, buffer) = (format!("--size={}MiB", args.size), format!("--buffer-size={BUFFER_BYTES}"));
     let segment = args.segment.map(|kib| format!("--segment-size={kib}KiB"));
     run(weir_on(store, "format").arg(store).args([size, buffer]).args(segment))?;
@@ -222,7 +230,7 @@ fn overwrite(
     stack: &InProcessStack,
     load: OverwritePattern,
     percent: u64,
-) -> Result<CleaningRow, FsError> {
+) -> Result<CleaningFigures, FsError> {
     let total = stack.store.space().total;
     let (file, pages) = fill(stack, total * percent / 100)?;
     wait(|done| stack.fs.sync(done))?;
@@ -234,31 +242,29 @@ fn overwrite(
     let pages_stored = (pages_stored - stored).max(1);
     let after = stack.store.counters();
     let of = |count: fn(&StoreCounters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
-    let micros = |share| quantile(&waits.micros, share);
-    Ok(CleaningRow {
-        load,
-        asked_percent: percent,
+    Ok(CleaningFigures {
         full_percent: pages as f64 / total as f64 * 100.0,
         segment_bytes: stack.store.segment_blocks() * PAGE_BYTES,
         writes,
         seconds,
         pages_stored,
-        written: PerPage { data: 1.0 + of(|now| now.pages_cleaned), all: of(|now| now.blocks_written) },
+        data_per_page: 1.0 + of(|now| now.pages_cleaned),
+        blocks_per_page: of(|now| now.blocks_written),
         oldest_first: oldest_first(live_share(stack, &before, &after, pages)),
-        micros: WriteLatency { median: micros(0.5), p99: micros(0.99), p9999: micros(0.9999) },
+        waits,
         moved_until_let_in: cleaned as f64 / stack.store.segment_blocks() as f64,
-        slowest: waits.slowest,
-        most_moved: waits.most_moved,
-        refused: waits.refused,
     })
 }
 
 /// Latencies of all writes, and details of two.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct WriteWaits {
     micros: Vec<f64>,
     slowest: CleaningWait,
+    /// The write until whose answer the cleaner moved most. Includes moves while the writer's thread had no
+    /// processor.
     most_moved: CleaningWait,
+    /// Writes refused because the store was full. Each was retried.
     refused: u64,
 }
 
@@ -375,71 +381,6 @@ fn oldest_first(live_share: f64) -> f64 {
         still_live = (-(1.0 - still_live) / live_share).exp();
     }
     1.0 / (1.0 - still_live)
-}
-
-fn print(report: &CleaningReport) {
-    println!(
-        "weir {} · a store of {} MiB in segments of {} KiB, overwritten {} times its size by one thread in pages of 4 KiB; blocks \
-         written for each page that was written back",
-        report.version,
-        report.store_bytes >> 20,
-        report.rows.first().map_or(0, |row| row.segment_bytes >> 10),
-        report.times
-    );
-    let columns = [
-        "load",
-        "asked",
-        "full",
-        "writes/s",
-        "data",
-        "(oldest first)",
-        "all",
-        "median us",
-        "99 % us",
-        "99.99 % us",
-        "slowest ms",
-        "let in",
-        "answered",
-        "refused",
-    ];
-    let mut table = ReportTable::new(1, &columns);
-    for row in &report.rows {
-        table.row([
-            format!("{:?}", row.load).to_lowercase(),
-            format!("{} %", row.asked_percent),
-            format!("{:.1} %", row.full_percent),
-            format!("{:.0}", row.writes as f64 / row.seconds),
-            format!("{:.2}", row.written.data),
-            format!("{:.2}", row.oldest_first),
-            format!("{:.2}", row.written.all),
-            format!("{:.1}", row.micros.median),
-            format!("{:.1}", row.micros.p99),
-            format!("{:.1}", row.micros.p9999),
-            format!("{:.1}", row.slowest.ms),
-            format!("{:.2}", row.moved_until_let_in),
-            format!("{:.2}", row.most_moved.segments_moved),
-            row.refused.to_string(),
-        ]);
-    }
-    print!("{table}");
-    println!(
-        "(oldest first): the same data of uniform overwrites in a log that is cleaned oldest first, by a formula"
-    );
-    println!(
-        "let in, answered: the most segments that the cleaner moved until one write was let in, and until one was answered, whether \
-         or not its writer had a processor meanwhile"
-    );
-    for row in &report.rows {
-        let load = format!("{:?} {} %", row.load, row.asked_percent).to_lowercase();
-        println!("{load}: the slowest write took {}", row.slowest);
-        println!("{load}: the one while which most was moved took {}", row.most_moved);
-    }
-    if report.rows.iter().any(|row| row.full_percent + 0.5 < row.asked_percent as f64) {
-        println!(
-            "less full than asked: the rest is kept for checkpoints, cleaning and deletions, for what dirty pages reserve, and \
-             for a round of cleaning"
-        );
-    }
 }
 
 #[cfg(test)]

@@ -3,19 +3,18 @@
 //! The benchmark reads the counters of `weir status` and measures no times.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
-use serde_json::Value;
+use weir_status::CountersReport;
 
 use super::cleanup::{self, CleanupGuard};
 use super::error::BenchError;
-use super::output;
 use super::program::run;
-use super::slow_device::remove_on_drop;
-use super::system::{weir, weir_on, weir_unmount_on_drop};
+use super::report::BenchReport;
+use super::slow_device::work_directory;
+use super::system::{weir_on, weir_status, weir_unmount_on_drop};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out, sync};
 
 /// A limit that no run reaches.
@@ -43,36 +42,17 @@ pub(super) struct CountersArgs {
     seed: u64,
 }
 
-#[derive(Debug, Serialize)]
-struct CountersResult {
-    benchmark: &'static str,
-    version: &'static str,
-    writes: u64,
-    pages: u64,
-    bytes: u64,
-    settings: String,
-    writes_to_absent_pages: u64,
-    fetched_for_writes: u64,
-    fetched_for_write_back: u64,
-    fetched_for_reads: u64,
-    fetched_ahead: u64,
-    syncs: u64,
-    store_io_for_syncs: u64,
-}
-
 /// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &CountersArgs) -> Result<(), BenchError> {
     cleanup::install()?;
-    let counted = count(args)?;
-    output::print_result(args.json, &counted, || print(&counted));
+    count(args)?.print(args.json);
     Ok(())
 }
 
-fn count(args: &CountersArgs) -> Result<CountersResult, BenchError> {
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
+fn count(args: &CountersArgs) -> Result<BenchReport, BenchError> {
+    let (root, _files) = work_directory(None)?;
     let (store, mount_point) = (root.join("store"), root.join("mount"));
-    fs::create_dir_all(&mount_point).map_err(|error| BenchError::io("cannot create", &mount_point, error))?;
+    fs::create_dir(&mount_point).map_err(|error| BenchError::io("cannot create", &mount_point, error))?;
 
     // A record has its bytes, a header and the file system's notes: half a KiB is ample. With this buffer,
     // and fewer dirty pages than half the limit, no write-back is needed while we count.
@@ -93,27 +73,35 @@ fn count(args: &CountersArgs) -> Result<CountersResult, BenchError> {
     drop(mounted);
 
     let mounted = mount(&store, &mount_point, &settings)?;
-    let before = WeirStatus::of(&mount_point)?;
+    let before = weir_status(&mount_point)?.counters;
     write_all(&file, args)?;
-    let after = WeirStatus::of(&mount_point)?;
+    let after = weir_status(&mount_point)?.counters;
     drop(mounted);
     // Mounting reads the file system's metadata, so count from here on.
-    let since = |name| Ok::<_, BenchError>(after.counter(name)? - before.counter(name)?);
-    Ok(CountersResult {
-        benchmark: "counters",
-        version: env!("CARGO_PKG_VERSION"),
-        writes: args.writes,
-        pages: args.pages,
-        bytes: args.bytes,
-        settings: format!("{}, buffer {} MiB", settings.join(" "), buffer_bytes >> 20),
-        writes_to_absent_pages: since("writes_to_absent_pages")?,
-        fetched_for_writes: since("store_reads/for_writes")?,
-        fetched_for_write_back: since("store_reads/for_write_back")?,
-        fetched_for_reads: since("store_reads/for_reads")?,
-        fetched_ahead: since("store_reads/ahead")?,
-        syncs: since("syncs")?,
-        store_io_for_syncs: since("store_io_for_syncs")?,
-    })
+    let mut report = BenchReport::new("counters");
+    let settings = format!("{}, buffer {} MiB", settings.join(" "), buffer_bytes >> 20);
+    report.line(&settings);
+    report.line(format!("{} writes of {} B to {} un-cached pages", args.writes, args.bytes, args.pages));
+    report.fact("settings", settings);
+    report.fact("writes", args.writes);
+    report.fact("bytes", args.bytes);
+    report.fact("pages", args.pages);
+    let since = |of: fn(&CountersReport) -> u64| (of(&after) - of(&before)).into();
+    let absent = since(|now| now.writes_to_absent_pages);
+    let for_writes = since(|now| now.store_reads.for_writes);
+    let for_write_back = since(|now| now.store_reads.for_write_back);
+    let for_reads = since(|now| now.store_reads.for_reads);
+    let for_syncs = since(|now| now.store_io_for_syncs);
+    report.figures([
+        ("syncs", "syncs", since(|now| now.syncs)),
+        ("writes_to_absent_pages", "writes to pages that were not in memory", absent),
+        ("fetched_for_writes", "store reads that writers waited for", for_writes),
+        ("fetched_for_write_back", "store reads to write pages back", for_write_back),
+        ("fetched_for_reads", "store reads for readers", for_reads),
+        ("fetched_ahead", "store reads ahead of readers", since(|now| now.store_reads.ahead)),
+        ("store_io_for_syncs", "store reads, writes and flushes for syncs", for_syncs),
+    ]);
+    Ok(report)
 }
 
 fn part_of_a_page(text: &str) -> Result<u64, String> {
@@ -149,59 +137,4 @@ pub(super) fn mount(
     let mounted = weir_unmount_on_drop(mount_point);
     cleanup::uninterrupted(|| run(weir_on(store, "mount").arg(store).arg(mount_point).args(settings)))?;
     Ok(mounted)
-}
-
-/// The output of `weir status --json`.
-pub(super) struct WeirStatus {
-    mount_point: PathBuf,
-    json: Value,
-}
-
-impl WeirStatus {
-    pub(super) fn of(mount_point: &Path) -> Result<WeirStatus, BenchError> {
-        let text = run(weir("status").arg(mount_point).arg("--json"))?;
-        let json = serde_json::from_str(&text).map_err(|error| BenchError::WeirStatus {
-            directory: mount_point.into(),
-            pointer: error.to_string(),
-        })?;
-        Ok(WeirStatus { mount_point: mount_point.into(), json })
-    }
-
-    pub(super) fn counter(&self, name: &str) -> Result<u64, BenchError> {
-        self.number(&format!("/counters/{name}"))
-    }
-
-    pub(super) fn number(&self, pointer: &str) -> Result<u64, BenchError> {
-        self.at(pointer, Value::as_u64)
-    }
-
-    pub(super) fn flag(&self, pointer: &str) -> Result<bool, BenchError> {
-        self.at(pointer, Value::as_bool)
-    }
-
-    fn at<T>(&self, pointer: &str, read: fn(&Value) -> Option<T>) -> Result<T, BenchError> {
-        self.json.pointer(pointer).and_then(read).ok_or_else(|| BenchError::WeirStatus {
-            directory: self.mount_point.clone(),
-            pointer: pointer.to_owned(),
-        })
-    }
-}
-
-fn print(counted: &CountersResult) {
-    println!("weir {} · {}", counted.version, counted.settings);
-    println!(
-        "{} writes of {} B to {} un-cached pages, and {} syncs:",
-        counted.writes, counted.bytes, counted.pages, counted.syncs
-    );
-    let lines = [
-        ("writes to pages that were not in memory", counted.writes_to_absent_pages),
-        ("store reads that writers waited for", counted.fetched_for_writes),
-        ("store reads to write pages back", counted.fetched_for_write_back),
-        ("store reads for readers", counted.fetched_for_reads),
-        ("store reads ahead of readers", counted.fetched_ahead),
-        ("store reads, writes and flushes for syncs", counted.store_io_for_syncs),
-    ];
-    for (what, count) in lines {
-        println!("  {what:<46}{count:>12}");
-    }
 }

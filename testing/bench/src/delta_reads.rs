@@ -8,17 +8,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde::Serialize;
 
 use super::cleanup;
 use super::error::BenchError;
-use super::output::{self, ReportTable};
 use super::program::check_machine;
-use super::quantile::quantile;
+use super::quantile::{RoundSpread, median};
+use super::report::{BenchReport, ReportTable};
 use super::run_args::{RunArgs, RunSize};
-use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
-use super::steady_writes::store_counter;
-use super::system::{ComparedSystem, FetchChoice, SystemKind};
+use super::slow_device::{ComparedDevice, DeviceSpec, work_directory};
+use super::system::{ComparedSystem, FetchChoice, SystemKind, weir_status};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out, shuffled};
 use device::SeededRng;
 
@@ -51,17 +49,6 @@ pub(super) struct DeltaReadsArgs {
     rounds: Option<u64>,
 }
 
-/// One way of reading, on one device.
-#[derive(Debug, Serialize)]
-struct DeltaReadRow {
-    model: String,
-    what: &'static str,
-    /// Median rate of the file without deltas, in MiB/s.
-    without: f64,
-    /// Rate of the file with deltas over that: lower quartile, median and upper quartile.
-    ratio: [f64; 3],
-}
-
 /// One of the two files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileChoice {
@@ -77,35 +64,27 @@ pub(super) fn run_benchmark(args: &DeltaReadsArgs) -> Result<(), BenchError> {
         RunSize::Small => (args.file.unwrap_or(16), args.rounds.unwrap_or(1)),
         RunSize::Real => (args.file.unwrap_or(512), args.rounds.unwrap_or(5)),
     };
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-    let mut rows = Vec::new();
+    let (root, _files) = work_directory(None)?;
+    let mut report = BenchReport::new("delta-reads");
+    report.line(format!("Cold reads of a file of {file} MiB; {} % of the pages have deltas", args.percent));
+    let mut table = ReportTable::default();
     for &model in args.run.model.list() {
-        rows.extend(of_model(model, &root, (file << 20) / PAGE_BYTES, args.percent, rounds.max(1))?);
+        on_model(model, &root, (file << 20) / PAGE_BYTES, args.percent, rounds.max(1), &mut table)?;
     }
-    if args.run.json {
-        output::print_json(&rows);
-        return Ok(());
-    }
-    println!("Cold reads of a file of {file} MiB of which {} % of the pages have deltas\n", args.percent);
-    let columns = ["device", "reads", "MiB/s without deltas", "with, of that: median (quartiles)"];
-    let mut table = ReportTable::new(2, &columns);
-    for DeltaReadRow { model, what, without, ratio: [low, median, high] } in &rows {
-        let ratio = format!("{median:.2} ({low:.2} to {high:.2})");
-        table.row([model.clone(), (*what).to_owned(), format!("{without:.1}"), ratio]);
-    }
-    print!("{table}");
+    report.table("rows", &table);
+    report.print(args.run.json);
     Ok(())
 }
 
-fn of_model(
+/// Measures both ways of reading, before and after delta merge, and adds a row for each.
+fn on_model(
     model: ComparedDevice,
     root: &Path,
     pages: u64,
     percent: u64,
     rounds: u64,
-) -> Result<Vec<DeltaReadRow>, BenchError> {
+    table: &mut ReportTable,
+) -> Result<(), BenchError> {
     let bytes = (6 * pages * PAGE_BYTES).max(512 << 20);
     let design = DeviceSpec { device: model.device(), bytes, processors: None };
     let kind = |option: String| SystemKind::Weir {
@@ -124,7 +103,7 @@ fn of_model(
     }
     // A new mount, because the laid-out pages are still whole in memory and would be stored whole.
     overwrite(&other(&system.mount()?.file), pages, pages * percent / 100)?;
-    let mut rows = measure(model, &system, pages, rounds, ["random", "sequential"])?;
+    measure(model, &system, pages, rounds, ["random", "sequential"], table)?;
     eprintln!("{}: merging deltas", model.name());
     system.remount_as(kind(SOON.to_owned()));
     {
@@ -132,8 +111,7 @@ fn of_model(
         overwrite(&other(&mounted.file), pages, pages * percent / 100)?;
         wait_until_merged(&mounted.file)?;
     }
-    rows.extend(measure(model, &system, pages, rounds, ["random, merged", "sequential, merged"])?);
-    Ok(rows)
+    measure(model, &system, pages, rounds, ["random, merged", "sequential, merged"], table)
 }
 
 fn other(file: &Path) -> std::path::PathBuf {
@@ -148,7 +126,7 @@ fn overwrite(path: &Path, pages: u64, count: u64) -> Result<(), BenchError> {
 
 fn wait_until_merged(file: &Path) -> Result<(), BenchError> {
     let mount = file.parent().unwrap_or(file);
-    let merged = || Ok::<u64, BenchError>(store_counter(mount, "pages_folded")?.unwrap_or(0));
+    let merged = || Ok::<u64, BenchError>(weir_status(mount)?.counters.store.pages_folded);
     let (began, mut seen, mut since) = (Instant::now(), merged()?, Instant::now());
     while since.elapsed() < MERGED_AFTER && began.elapsed() < MERGE_MAX {
         std::thread::sleep(Duration::from_millis(500));
@@ -168,8 +146,9 @@ fn measure(
     system: &ComparedSystem,
     pages: u64,
     rounds: u64,
-    names: [&'static str; 2],
-) -> Result<Vec<DeltaReadRow>, BenchError> {
+    names: [&str; 2],
+    table: &mut ReportTable,
+) -> Result<(), BenchError> {
     let (mut random, mut sequential) = (Vec::new(), Vec::new());
     for round in 0..rounds {
         eprintln!("{}: {}, round {round}", model.name(), names[0]);
@@ -189,13 +168,18 @@ fn measure(
         random.push(turns(&|path| read_at_random(path, pages, round))?);
         sequential.push(turns(&|path| read_all(path, pages))?);
     }
-    let row = |what, rates: &[[f64; 2]]| {
+    for (what, rates) in names.into_iter().zip([random, sequential]) {
         let without: Vec<f64> = rates.iter().map(|[without, _]| *without).collect();
         let ratios: Vec<f64> = rates.iter().map(|[without, with]| with / without).collect();
-        let ratio = [0.25, 0.5, 0.75].map(|share| quantile(&ratios, share));
-        DeltaReadRow { model: model.name(), what, without: quantile(&without, 0.5), ratio }
-    };
-    Ok(vec![row(names[0], &random), row(names[1], &sequential)])
+        let ratio = RoundSpread::of(&ratios);
+        table.row([
+            ("model", "device", model.name().into()),
+            ("what", "reads", what.into()),
+            ("without", "MiB/s without deltas", median(&without).into()),
+            ("ratio", "with, of that: median (quartiles)", ratio.into()),
+        ]);
+    }
+    Ok(())
 }
 
 /// Reads random pages, each once before any is read twice. Returns MiB/s.

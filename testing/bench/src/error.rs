@@ -84,13 +84,13 @@ pub(crate) enum BenchError {
         source: io::Error,
     },
 
-    /// `weir status --json` lacks a value that the benchmark needs.
-    #[error("`weir status` of {} has not what it should at {pointer}", directory.display())]
+    /// `weir status --json` printed something else.
+    #[error("cannot understand `weir status` of {}: {source}", directory.display())]
     WeirStatus {
         /// The mount point.
         directory: PathBuf,
-        /// JSON pointer of the missing value.
-        pointer: String,
+        /// Why.
+        source: serde_json::Error,
     },
 }
 

@@ -1,6 +1,5 @@
 //! weir in this process, from the file system down and without the kernel, to measure its own operations.
 
-use std::fs::create_dir_all;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +16,7 @@ use store::Store;
 use super::cleanup;
 use super::error::BenchError;
 use super::program::run;
-use super::slow_device::remove_on_drop;
+use super::slow_device::work_directory;
 use super::system::weir_on;
 use super::workload::PAGE_BYTES;
 
@@ -113,9 +112,7 @@ pub(super) fn with_fs<T>(
     work: impl FnOnce(&Arc<Fs>) -> Result<T, FsError>,
 ) -> Result<T, BenchError> {
     cleanup::install()?;
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let (root, _files) = work_directory(None)?;
     let store = root.join("store");
     run(weir_on(&store, "format")
         .arg(&store)

@@ -10,12 +10,11 @@ use cache::CacheSettings;
 use clap::Args;
 use device::SeededRng;
 use fs::{Fs, FsError, Ino, SetAttributes};
-use serde::Serialize;
 
 use super::error::BenchError;
 use super::in_process::{lay_out, wait, with_fs, write};
-use super::output::{self, ReportTable};
 use super::quantile::quantile;
+use super::report::{BenchReport, ReportTable};
 use super::workload::PAGE_BYTES;
 
 const FILE_PAGES: u64 = 2048;
@@ -51,69 +50,46 @@ pub(super) struct InterferenceArgs {
     json: bool,
 }
 
-/// Latencies of 512 B writes beside the other client, in microseconds.
-#[derive(Debug, Serialize)]
-struct InterferenceRow {
-    others: &'static str,
-    writes: usize,
-    median: f64,
-    p999: f64,
-    slowest: f64,
-    /// Median of the other client's operations.
-    theirs: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct InterferenceReport {
-    benchmark: &'static str,
-    version: &'static str,
-    file_mib: u64,
-    rounds: u16,
-    rows: Vec<InterferenceRow>,
-}
-
 /// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &InterferenceArgs) -> Result<(), BenchError> {
+    let mut report = BenchReport::new("interference");
+    report.fact("file_mib", args.file);
+    report.fact("rounds", args.rounds);
+    report.line(format!(
+        "writes of 512 B beside another client, which cuts off {} MiB in memory · {} rounds",
+        args.file, args.rounds
+    ));
     let settings = CacheSettings { memory_bytes_max: (args.file + 512) << 20, ..CacheSettings::default() };
-    let rows = with_fs(settings, |fs| {
-        let files = [lay_out(fs, "small", FILE_PAGES)?, lay_out(fs, "large", FILE_PAGES)?];
-        NEIGHBOUR_LOADS.iter().map(|&(name, company)| row(args, fs, files, name, company)).collect()
-    })?;
-    let version = env!("CARGO_PKG_VERSION");
-    let report = InterferenceReport {
-        benchmark: "interference",
-        version,
-        file_mib: args.file,
-        rounds: args.rounds,
-        rows,
-    };
-    output::print_result(args.json, &report, || print(&report));
+    let table = with_fs(settings, |fs| measure(args, fs))?;
+    report.table("rows", &table);
+    report.print(args.json);
     Ok(())
 }
 
-fn row(
-    args: &InterferenceArgs,
-    fs: &Arc<Fs>,
-    [small, large]: [Ino; 2],
-    name: &'static str,
-    company: NeighbourLoad,
-) -> Result<InterferenceRow, FsError> {
-    let (measuring, over) = (AtomicBool::new(false), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| write_small(fs, small, &measuring, &over));
-        let theirs = run_neighbour(args, fs, large, company, &measuring);
-        over.store(true, Ordering::Release);
-        let seen = writer.join().expect("a client does not panic")?;
-        let theirs = theirs?;
-        Ok(InterferenceRow {
-            others: name,
-            writes: seen.0.len(),
-            median: seen.quantile(0.5),
-            p999: seen.quantile(0.999),
-            slowest: seen.quantile(1.0),
-            theirs: theirs.quantile(0.5),
-        })
-    })
+/// Measures the small writes beside each load of the other client.
+fn measure(args: &InterferenceArgs, fs: &Arc<Fs>) -> Result<ReportTable, FsError> {
+    let (small, large) = (lay_out(fs, "small", FILE_PAGES)?, lay_out(fs, "large", FILE_PAGES)?);
+    let mut table = ReportTable::default();
+    for (name, load) in NEIGHBOUR_LOADS {
+        let (measuring, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (seen, theirs) = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| write_small(fs, small, &measuring, &over));
+            let theirs = run_neighbour(args, fs, large, load, &measuring);
+            over.store(true, Ordering::Release);
+            Ok::<_, FsError>((writer.join().expect("a client does not panic")?, theirs?))
+        })?;
+        let [middle, p999, slowest] = [0.5, 0.999, 1.0].map(|share| seen.quantile(share).into());
+        let count = seen.0.len() as u64;
+        table.row([
+            ("others", "the other client", name.into()),
+            ("writes", "writes", count.into()),
+            ("median", "median us", middle),
+            ("p999", "99.9 % us", p999),
+            ("slowest", "slowest us", slowest),
+            ("theirs", "its own median us", theirs.quantile(0.5).into()),
+        ]);
+    }
+    Ok(table)
 }
 
 /// Latencies in microseconds.
@@ -190,24 +166,4 @@ fn fill(fs: &Arc<Fs>, file: Ino, bytes: u64) -> Result<(), FsError> {
 fn set_size(fs: &Arc<Fs>, file: Ino, size: u64) -> Result<(), FsError> {
     let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
     wait(|done| fs.set_attributes(file, set, done)).map(drop)
-}
-
-fn print(report: &InterferenceReport) {
-    println!(
-        "weir {} · writes of 512 B beside another client, which cuts off {} MiB in memory · {} rounds",
-        report.version, report.file_mib, report.rounds
-    );
-    let columns = ["the other client", "writes", "median us", "99.9 % us", "slowest us", "its own median us"];
-    let mut table = ReportTable::new(1, &columns);
-    for row in &report.rows {
-        table.row([
-            row.others.to_owned(),
-            row.writes.to_string(),
-            format!("{:.1}", row.median),
-            format!("{:.1}", row.p999),
-            format!("{:.1}", row.slowest),
-            format!("{:.1}", row.theirs),
-        ]);
-    }
-    print!("{table}");
 }

@@ -14,12 +14,11 @@ use device::{
     BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng, StoreId,
     VolumeId,
 };
-use serde::Serialize;
 use store::{CleaningOutcome, Store, StoreChange, StoreError, StoreLayout};
 
 use super::error::BenchError;
-use super::output;
 use super::quantile::quantile;
+use super::report::{BenchReport, ReportTable};
 use super::system::resident_bytes;
 
 /// Pages written by one vector of changes: 2 MiB.
@@ -48,9 +47,9 @@ pub(super) struct LargeStoreArgs {
 }
 
 /// Times of the steps of an operation, in milliseconds.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct StepTimes {
-    count: usize,
+    count: u64,
     median_ms: f64,
     longest_ms: f64,
     nodes_read: u64,
@@ -59,9 +58,8 @@ struct StepTimes {
 }
 
 /// The figures of a run.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 struct LargeStoreResults {
-    gib: u64,
     pages: u64,
     /// Leaves of the map, which a walk reads.
     leaves: u64,
@@ -261,7 +259,7 @@ impl LargeStore {
             }
         }
         Ok(StepTimes {
-            count: times.len(),
+            count: times.len() as u64,
             longest_ms: times.iter().copied().fold(0.0, f64::max),
             median_ms: quantile(&times, 0.5),
             nodes_read: self.store.counters().node_reads - reads,
@@ -271,7 +269,7 @@ impl LargeStore {
 
     /// Resident memory without the device's pages.
     fn memory(&self) -> u64 {
-        resident_bytes(std::process::id().into()).unwrap_or(0).saturating_sub(self.disk.memory())
+        resident_bytes(std::process::id()).unwrap_or(0).saturating_sub(self.disk.memory())
     }
 }
 
@@ -281,7 +279,34 @@ fn millis(time: Duration) -> f64 {
 
 pub(super) fn run_benchmark(args: &LargeStoreArgs) -> Result<(), BenchError> {
     let results = measure(args).map_err(BenchError::opening(Path::new("the store in memory")))?;
-    output::print_result(args.json, &results, || print(&results));
+    let LargeStoreResults { pages, leaves, writing_s, rounds, walks, delete_ms, freeing, cutting } = results;
+    let mut report = BenchReport::new("large-store");
+    report.fact("gib", args.size);
+    report.line(format!("a store of {} GiB; the device takes no time", args.size));
+    report.line(format!("cleaning: (nodes visited or read, segments emptied) {rounds:?}"));
+    report.fact("rounds", rounds);
+    report.figures([
+        ("pages", "pages in two files", pages.into()),
+        ("leaves", "leaves of the map", leaves.into()),
+        ("writing_s", "seconds to write them", writing_s.into()),
+        ("walks", "walks of the map for cleaning", walks.into()),
+        ("delete_ms", "milliseconds to delete one of the files", delete_ms.into()),
+    ]);
+    let mut table = ReportTable::default();
+    for (name, steps) in [("freeing the deleted file", freeing), ("cutting off the other", cutting)] {
+        let StepTimes { count, median_ms, longest_ms, nodes_read, memory_mib: (before, most) } = steps;
+        table.row([
+            ("operation", "in steps", name.into()),
+            ("count", "steps", count.into()),
+            ("median_ms", "median ms", median_ms.into()),
+            ("longest_ms", "longest ms", longest_ms.into()),
+            ("nodes_read", "nodes read", nodes_read.into()),
+            ("memory_before_mib", "MiB before", before.into()),
+            ("memory_most_mib", "MiB at most", most.into()),
+        ]);
+    }
+    report.table("steps", &table);
+    report.print(args.json);
     Ok(())
 }
 
@@ -316,7 +341,6 @@ fn measure(args: &LargeStoreArgs) -> Result<LargeStoreResults, StoreError> {
         Ok(until < PageNo(u64::MAX))
     })?;
     Ok(LargeStoreResults {
-        gib: args.size,
         pages: 2 * half,
         leaves: 2 * half.div_ceil(LEAF_PAGES),
         writing_s,
@@ -326,24 +350,6 @@ fn measure(args: &LargeStoreArgs) -> Result<LargeStoreResults, StoreError> {
         freeing,
         cutting,
     })
-}
-
-fn print(results: &LargeStoreResults) {
-    let LargeStoreResults { gib, pages, leaves, writing_s, rounds, walks, delete_ms, freeing, cutting } =
-        results;
-    println!(
-        "a store of {gib} GiB with {pages} pages in two files, {leaves} leaves; written in {writing_s:.0} s"
-    );
-    println!("the device takes no time: nodes read are told for one's own device");
-    println!("cleaning: (nodes visited or read, segments emptied) {rounds:?}; walks: {walks}");
-    println!("deletion of half of them: {delete_ms:.1} ms");
-    for (what, steps) in [("freeing it", freeing), ("cutting the other half", cutting)] {
-        let StepTimes { count, median_ms, longest_ms, nodes_read, memory_mib: (before, most) } = steps;
-        println!(
-            "{what}: {count} steps of {median_ms:.2} ms, the longest {longest_ms:.1} ms; {nodes_read} nodes read; \
-             memory {before} MiB before, {most} at most"
-        );
-    }
 }
 
 #[cfg(test)]

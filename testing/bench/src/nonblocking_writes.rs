@@ -12,14 +12,14 @@ use super::cleanup::{self, CleanupGuard};
 use super::cpu_affinity::{self, CpuAffinity, ProcessorSplit};
 use super::device_speed::{DeviceSpeed, measure_speed};
 use super::error::BenchError;
-use super::output;
+use super::overwrite_rows::{BySize, DeviceOverwrites, OverwriteRow, TargetRatio};
 use super::program::{check_machine, command, run};
 use super::quantile::median;
-use super::report::{BySize, DeviceReport, LoadRun, OverwriteReport, OverwriteRow, TargetRatio, text};
+use super::report::BenchReport;
 use super::run_args::{RunArgs, RunSize};
 use super::slow_device::{ComparedDevice, DeviceSpec, SlowDevice, remove_on_drop, unmount_on_drop};
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
-use super::workload::{BareLoop, PageOverwriter, SyncMode};
+use super::workload::{BareLoop, PageOverwriter, SyncMode, WorkDone};
 
 /// Size of a write in the targets.
 const WRITE_BYTES: u64 = 512;
@@ -163,30 +163,27 @@ impl BufferPlaces {
 pub(super) fn run_benchmark(args: &NonblockingWritesArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
-    let present = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut report = BenchReport::new("nonblocking-writes");
     let processors = ProcessorSplit::claim(args.cpu_affinity)?;
     let scale = OverwriteScale::new(args.run.size, args.table);
     let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
     let places = BufferPlaces::new(&root, &scale)?;
-    let mut models = Vec::new();
+    let disk = file_system_of(&places.disk);
+    report.line(format!("{}; temporary files on {disk}", cpu_affinity::text(processors)));
+    report.line(format!(
+        "first {} overwrites of un-cached pages, each page once, random order, one thread, at most {:?} per run",
+        scale.pages, scale.limit
+    ));
+    report.fact("cpu_affinity", cpu_affinity::text(processors));
+    report.fact("disk", disk);
+    report.fact("pages", scale.pages);
+    report.fact("seconds_max", scale.limit.as_secs_f64());
+    let by_size = if args.table { BySize::Yes } else { BySize::No };
     for &model in args.run.model.list() {
         let design = DeviceSpec { device: model.device(), bytes: scale.device_bytes, processors };
-        models.push(run_model(model, &design, &scale, &places, args.seed)?);
+        report.part("models", run_model(model, &design, &scale, &places, args.seed)?.report(by_size));
     }
-    let report = OverwriteReport {
-        benchmark: "nonblocking-writes",
-        version: env!("CARGO_PKG_VERSION"),
-        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        processors: present,
-        cpu_affinity: cpu_affinity::text(processors),
-        disk: file_system_of(&places.disk),
-        pages: scale.pages,
-        seconds_max: scale.limit.as_secs_f64(),
-        models,
-    };
-    drop(places);
-    let by_size = if args.table { BySize::Yes } else { BySize::No };
-    output::print_result(args.run.json, &report, || print!("{}", text(&report, by_size)));
+    report.print(args.run.json);
     Ok(())
 }
 
@@ -209,14 +206,14 @@ pub(super) fn beside_ext4(root: &Path, size: RunSize, runs: u32) -> Result<Vec<B
         let scale = OverwriteScale::for_ratios(size, model, runs);
         let places = BufferPlaces::new(root, &scale)?;
         let design = DeviceSpec { device: model.device(), bytes: scale.device_bytes, processors: None };
-        let report = run_model(model, &design, &scale, &places, 1)?;
+        let found_here = run_model(model, &design, &scale, &places, 1)?;
         let rates = |load, system| -> Vec<f64> {
-            let row = report.rows.iter().find(|row| (row.load, row.system) == (load, system));
-            row.map(|row| row.runs.iter().map(|run| run.writes_per_s).collect()).unwrap_or_default()
+            let row = found_here.rows.iter().find(|row| (row.load, row.system) == (load, system));
+            row.map(OverwriteRow::rates).unwrap_or_default()
         };
         for (load, system, sync) in [TURNS[1], TURNS[5]] {
             let (weir, ext4) = (rates(load, system), rates(load, EXT4));
-            found.push(BesideExt4 { model, measured: report.measured, sync, weir, ext4 });
+            found.push(BesideExt4 { model, measured: found_here.measured, sync, weir, ext4 });
         }
     }
     Ok(found)
@@ -282,8 +279,8 @@ impl OverwriteSystems {
 #[derive(Default)]
 struct SizeFigures {
     /// The runs of each load, in the order of the turns.
-    runs: Vec<Vec<LoadRun>>,
-    bare: Vec<LoadRun>,
+    runs: Vec<Vec<WorkDone>>,
+    bare: Vec<WorkDone>,
     /// weir's rate with its buffer on the disk, over that of the bare loop, slice by slice.
     disk_to_bare: Vec<f64>,
 }
@@ -294,29 +291,32 @@ fn run_model(
     scale: &OverwriteScale,
     places: &BufferPlaces,
     seed: u64,
-) -> Result<DeviceReport, BenchError> {
+) -> Result<DeviceOverwrites, BenchError> {
     let measured = {
         let device = SlowDevice::up(design, &places.disk.join("measured"))?;
         measure_speed(device.path(), scale.device_bytes, scale.limit / 5)?
     };
     let systems = OverwriteSystems::set_up(design, scale, places)?;
-    let mut report = DeviceReport { model, measured, rows: Vec::new(), ratios: Vec::new() };
+    let mut all = DeviceOverwrites { model, measured, rows: Vec::new(), ratios: Vec::new() };
     for &bytes in scale.sizes {
         let mut found = SizeFigures { runs: vec![Vec::new(); scale.turns.len()], ..SizeFigures::default() };
         for turn in 0..scale.runs {
             eprintln!("{}: {bytes} B, run {} of {}", model.name(), turn + 1, scale.runs);
             take_turns(&systems, scale, places, bytes, seed + u64::from(turn), &mut found)?;
         }
-        let turns = scale.turns.iter().zip(found.runs);
-        let mut rows: Vec<OverwriteRow> =
-            turns.map(|((load, system, _), runs)| OverwriteRow::new(load, system, bytes, runs)).collect();
-        rows.push(OverwriteRow::new(OVERWRITE_SYNC, BARE, bytes, found.bare));
+        let names = scale.turns.iter().map(|&(load, system, _)| (load, system));
+        let runs = found.runs.into_iter().chain([found.bare]);
+        let rows: Vec<OverwriteRow> = names
+            .chain([(OVERWRITE_SYNC, BARE)])
+            .zip(runs)
+            .map(|((load, system), runs)| OverwriteRow { load, system, write_bytes: bytes, runs })
+            .collect();
         if bytes == WRITE_BYTES {
-            report.ratios = ratios(model, &rows, median(&found.disk_to_bare));
+            all.ratios = ratios(model, &rows, median(&found.disk_to_bare));
         }
-        report.rows.extend(rows);
+        all.rows.extend(rows);
     }
-    Ok(report)
+    Ok(all)
 }
 
 fn take_turns(
@@ -333,7 +333,7 @@ fn take_turns(
         let done = if (name, sync) == (WEIR_DISK, SyncMode::EachWrite) {
             beside_the_bare_loop(&mut load, scale, places, bytes, found)?
         } else {
-            LoadRun::from(load.run(scale.writes_max, scale.limit, sync)?)
+            load.run(scale.writes_max, scale.limit, sync)?
         };
         found.runs[index].push(done);
     }
@@ -347,22 +347,18 @@ fn beside_the_bare_loop(
     places: &BufferPlaces,
     bytes: u64,
     found: &mut SizeFigures,
-) -> Result<LoadRun, BenchError> {
+) -> Result<WorkDone, BenchError> {
     let mut bare_loop = BareLoop::create(&places.disk.join("bare"), bytes)?;
-    let mut sum = LoadRun { writes: 0, seconds: 0.0, writes_per_s: 0.0 };
-    let mut bare_sum = sum;
-    while sum.seconds < scale.limit.as_secs_f64() {
+    let (mut sum, mut bare_sum) = (WorkDone::default(), WorkDone::default());
+    while sum.elapsed < scale.limit {
         let bare = bare_loop.run(scale.slice)?;
         let done = load.run(scale.pages, scale.slice, SyncMode::EachWrite)?;
         if done.elapsed < scale.slice {
             break; // No page is left: a slice cut short says nothing.
         }
         found.disk_to_bare.push(done.rate() / bare.rate());
-        for (sum, done) in [(&mut sum, done), (&mut bare_sum, bare)] {
-            sum.writes += done.writes;
-            sum.seconds += done.elapsed.as_secs_f64();
-            sum.writes_per_s = sum.writes as f64 / sum.seconds;
-        }
+        sum += done;
+        bare_sum += bare;
     }
     found.bare.push(bare_sum);
     Ok(sum)
@@ -371,7 +367,7 @@ fn beside_the_bare_loop(
 fn ratios(model: ComparedDevice, rows: &[OverwriteRow], disk_to_bare: f64) -> Vec<TargetRatio> {
     let rate = |load, system| {
         let row = rows.iter().find(|row| (row.load, row.system) == (load, system));
-        row.map_or(f64::NAN, |row| row.median_writes_per_s)
+        row.map_or(f64::NAN, |row| median(&row.rates()))
     };
     let (lazy_target, sync_target) = match model {
         ComparedDevice::Hdd => (200.0, 300.0),
@@ -380,13 +376,10 @@ fn ratios(model: ComparedDevice, rows: &[OverwriteRow], disk_to_bare: f64) -> Ve
     };
     let lazy = rate(OVERWRITE, WEIR_DISK) / rate(OVERWRITE, EXT4);
     let sync = rate(OVERWRITE_SYNC, WEIR_TMPFS) / rate(OVERWRITE_SYNC, EXT4);
-    vec![
-        TargetRatio::new("overwrite, weir lazy to ext4", lazy, lazy_target),
-        TargetRatio::new("overwrite + fdatasync, weir with its buffer on tmpfs to ext4", sync, sync_target),
-        TargetRatio::new(
-            "overwrite + fdatasync, weir with its buffer on disk to the bare loop",
-            disk_to_bare,
-            0.6,
-        ),
-    ]
+    let all = [
+        ("overwrite, weir lazy to ext4", lazy, lazy_target),
+        ("overwrite + fdatasync, weir with its buffer on tmpfs to ext4", sync, sync_target),
+        ("overwrite + fdatasync, weir with its buffer on disk to the bare loop", disk_to_bare, 0.6),
+    ];
+    all.into_iter().map(|(what, ratio, target)| TargetRatio { what, ratio, target }).collect()
 }

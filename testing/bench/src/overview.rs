@@ -3,8 +3,8 @@
 //! Each system has its own modelled device. For readers who see weir for the first time; `nonblocking-writes`
 //! has the figures with their spread.
 
-use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fmt;
+use std::fs::File;
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,9 +16,9 @@ use super::cleanup;
 use super::cpu_affinity::{self, CpuAffinity, ProcessorSplit};
 use super::device_speed::{DeviceSpeed, measure_speed};
 use super::error::BenchError;
-use super::output;
 use super::program::{check_machine, check_programs, command, run};
-use super::slow_device::{ComparedDevice, DeviceSpec, SlowDevice, remove_on_drop};
+use super::report::BenchReport;
+use super::slow_device::{ComparedDevice, DeviceSpec, SlowDevice, work_directory};
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, WorkDone};
 
@@ -64,16 +64,19 @@ struct SystemPair {
     weir: f64,
 }
 
-#[derive(Debug, Serialize)]
-struct OverviewReport {
-    benchmark: &'static str,
-    version: &'static str,
-    kernel: String,
-    processors: usize,
-    cpu_affinity: &'static str,
-    model: ComparedDevice,
-    measured: DeviceSpeed,
-    loads: Vec<SystemPair>,
+impl fmt::Display for SystemPair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SystemPair { load, unit, ext4, weir } = self;
+        let longest = ext4.max(*weir);
+        writeln!(f, "\n{load}: {unit}")?;
+        writeln!(f, "  ext4 {ext4:>8.0}  {}", bar(*ext4, longest))?;
+        write!(f, "  weir {weir:>8.0}  {}  {:.1} x", bar(*weir, longest), weir / ext4)
+    }
+}
+
+/// A bar with a length in proportion to `rate`, at least one mark.
+fn bar(rate: f64, longest: f64) -> String {
+    "#".repeat((rate / longest * BAR_COLUMNS).round().max(1.0) as usize)
 }
 
 /// Runs the benchmark and prints its report.
@@ -81,20 +84,18 @@ pub(super) fn run_benchmark(args: &OverviewArgs) -> Result<(), BenchError> {
     check_machine()?;
     check_programs(&["sqlite3"])?;
     cleanup::install()?;
-    let present = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut report = BenchReport::new("overview");
     let processors = ProcessorSplit::claim(args.cpu_affinity)?;
     let (measured, loads) = measure_all(args, processors)?;
-    let report = OverviewReport {
-        benchmark: "overview",
-        version: env!("CARGO_PKG_VERSION"),
-        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        processors: present,
-        cpu_affinity: cpu_affinity::text(processors),
-        model: args.model,
-        measured,
-        loads,
-    };
-    output::print_result(args.json, &report, || print!("{}", text(&report)));
+    report.line(format!("one run on the {} model; measured: {measured}", args.model.name()));
+    report.line(cpu_affinity::text(processors));
+    report.line("bars are linear, to the longest of each load");
+    report.fact("cpu_affinity", cpu_affinity::text(processors));
+    report.fact("model", args.model);
+    report.fact("measured", measured);
+    loads.iter().for_each(|pair| report.line(pair));
+    report.fact("loads", loads);
+    report.print(args.json);
     Ok(())
 }
 
@@ -102,9 +103,7 @@ fn measure_all(
     args: &OverviewArgs,
     processors: Option<ProcessorSplit>,
 ) -> Result<(DeviceSpeed, Vec<SystemPair>), BenchError> {
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let (root, _files) = work_directory(None)?;
     // A dirty page reserves several blocks until it is stored.
     let bytes = DEVICE_BYTES_MIN.max(args.pages * PAGE_BYTES * 8);
     let design = DeviceSpec { device: args.model.device(), bytes, processors };
@@ -179,35 +178,6 @@ fn overwrite(system: &ComparedSystem, args: &OverviewArgs, sync: SyncMode) -> Re
     Ok(load.run(args.pages, Duration::from_secs(args.seconds), sync)?.rate())
 }
 
-/// The report as bars.
-fn text(report: &OverviewReport) -> String {
-    let mut out = format!(
-        "{} model, measured: {:.0} reads/s of 4 KiB one at a time, {:.0} at depth 32\n\
-         weir {}, Linux {}, {} processors, one run\n{}\n\
-         bars are linear, to the longest of each load\n",
-        report.model.name(),
-        report.measured.reads_per_s_depth_1,
-        report.measured.reads_per_s_depth_32,
-        report.version,
-        report.kernel,
-        report.processors,
-        report.cpu_affinity,
-    );
-    for pair in &report.loads {
-        let longest = pair.ext4.max(pair.weir);
-        let _ = writeln!(out, "\n{}: {}", pair.load, pair.unit);
-        let _ = writeln!(out, "  ext4 {:>8.0}  {}", pair.ext4, bar(pair.ext4, longest));
-        let times = pair.weir / pair.ext4;
-        let _ = writeln!(out, "  weir {:>8.0}  {}  {times:.1} x", pair.weir, bar(pair.weir, longest));
-    }
-    out
-}
-
-/// A bar with a length in proportion to `rate`, at least one mark.
-fn bar(rate: f64, longest: f64) -> String {
-    "#".repeat((rate / longest * BAR_COLUMNS).round().max(1.0) as usize)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,27 +190,10 @@ mod tests {
     }
 
     #[test]
-    fn a_report_fits_eighty_columns_below_its_head() {
-        let load = "a load";
-        let loads = vec![SystemPair { load, unit: "rows/s", ext4: 300.0, weir: 120_000.0 }];
-        let measured = DeviceSpeed {
-            reads_per_s_depth_1: 700.0,
-            reads_per_s_depth_32: 6000.0,
-            sequential_mib_per_s: 1.0,
-        };
-        let report = OverviewReport {
-            benchmark: "overview",
-            version: "0",
-            kernel: "6".into(),
-            processors: 2,
-            cpu_affinity: "",
-            model: ComparedDevice::Cloud,
-            measured,
-            loads,
-        };
-        let text = text(&report);
-        let last = text.lines().last().expect("a line");
-        assert!(last.starts_with("  weir   120000  ####") && last.ends_with("  400.0 x"), "{text}");
-        assert!(text.lines().skip(4).all(|line| line.len() < 80), "{text}");
+    fn a_pair_fits_eighty_columns() {
+        let pair = SystemPair { load: "a load", unit: "rows/s", ext4: 300.0, weir: 120_000.0 }.to_string();
+        let last = pair.lines().last().expect("a line");
+        assert!(last.starts_with("  weir   120000  ####") && last.ends_with("  400.0 x"), "{pair}");
+        assert!(pair.lines().all(|line| line.len() < 80), "{pair}");
     }
 }

@@ -23,7 +23,7 @@ use super::result_matrix::{
     geometric_mean,
 };
 use super::run_args::RunSize;
-use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
+use super::slow_device::{ComparedDevice, DeviceSpec, work_directory};
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
 use super::workload::{PAGE_BYTES, WorkDone, shuffled};
 
@@ -44,8 +44,8 @@ pub(super) struct PersonalitiesArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = FetchChoice::value_variants().to_vec())]
     modes: Vec<FetchChoice>,
     /// The programs to run
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Personality::value_variants().to_vec())]
-    only: Vec<Personality>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = FilebenchPersonality::value_variants().to_vec())]
+    only: Vec<FilebenchPersonality>,
     /// Sizes of operations, in bytes: powers of two up to 4096
     #[arg(long, value_name = "BYTES", value_delimiter = ',', default_values_t = SIZES, value_parser = io_bytes)]
     io: Vec<u64>,
@@ -74,7 +74,7 @@ fn io_bytes(text: &str) -> Result<u64, String> {
 
 /// A program of filebench.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Personality {
+enum FilebenchPersonality {
     SequentialWrite,
     RandomWrite,
     /// One thread reads and one writes.
@@ -96,7 +96,7 @@ enum AccessOrder {
     Random,
 }
 
-impl Personality {
+impl FilebenchPersonality {
     fn name(self) -> String {
         self.to_possible_value().expect("every personality can be typed").get_name().to_owned()
     }
@@ -104,13 +104,13 @@ impl Personality {
     /// The accesses of the program, with a thread for each.
     fn threads(self) -> &'static [(AccessKind, AccessOrder)] {
         match self {
-            Personality::SequentialWrite => &[(AccessKind::Write, AccessOrder::Sequential)],
-            Personality::RandomWrite => &[(AccessKind::Write, AccessOrder::Random)],
-            Personality::RandomReadwrite => {
+            FilebenchPersonality::SequentialWrite => &[(AccessKind::Write, AccessOrder::Sequential)],
+            FilebenchPersonality::RandomWrite => &[(AccessKind::Write, AccessOrder::Random)],
+            FilebenchPersonality::RandomReadwrite => {
                 &[(AccessKind::Read, AccessOrder::Random), (AccessKind::Write, AccessOrder::Random)]
             }
-            Personality::RandomRead => &[(AccessKind::Read, AccessOrder::Random)],
-            Personality::SequentialRead => &[(AccessKind::Read, AccessOrder::Sequential)],
+            FilebenchPersonality::RandomRead => &[(AccessKind::Read, AccessOrder::Random)],
+            FilebenchPersonality::SequentialRead => &[(AccessKind::Read, AccessOrder::Sequential)],
         }
     }
 
@@ -164,9 +164,7 @@ pub(super) fn run_benchmark(args: &PersonalitiesArgs) -> Result<(), BenchError> 
     let scale = PersonalityScale::new(args);
     let mut matrix = ResultMatrix::open(args.matrix.into.as_deref())?;
     let processors = ProcessorSplit::claim(args.cpu_affinity)?;
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let (root, _files) = work_directory(None)?;
     for &model in &args.model {
         let design = DeviceSpec { device: model.device(), bytes: scale.device_bytes(), processors };
         for &personality in &args.only {
@@ -199,7 +197,7 @@ pub(super) fn run_benchmark(args: &PersonalitiesArgs) -> Result<(), BenchError> 
 
 /// A cell: one program with one size of operations.
 struct PersonalityCell<'a> {
-    personality: Personality,
+    personality: FilebenchPersonality,
     io_bytes: u64,
     modes: &'a [FetchChoice],
     scale: PersonalityScale,
@@ -252,7 +250,7 @@ struct PersonalityRun<'a> {
 
 impl PersonalityRun<'_> {
     /// Runs the program until the time is over or a thread is done.
-    fn run(&self, personality: Personality, limit: Duration) -> Result<WorkDone, BenchError> {
+    fn run(&self, personality: FilebenchPersonality, limit: Duration) -> Result<WorkDone, BenchError> {
         let is_over = AtomicBool::new(false);
         let began = Instant::now();
         let goes_on =
@@ -369,7 +367,7 @@ fn comparisons(cells: &[ResultCell]) -> Vec<PaperComparison> {
 
 fn is_write(cell: &ResultCell) -> bool {
     let name = cell.key.parameters["personality"].as_str().unwrap_or_default();
-    Personality::from_str(name, true).is_ok_and(Personality::writes)
+    FilebenchPersonality::from_str(name, true).is_ok_and(FilebenchPersonality::writes)
 }
 
 /// Ratios of two modes, round by round.
@@ -400,7 +398,7 @@ mod tests {
         let path = directory.path().join("file");
         lay_out(&path, 4).expect("layout");
         let load = PersonalityRun { path: &path, pages: 4, io_bytes: 1024, seed: 1 };
-        for &personality in Personality::value_variants() {
+        for &personality in FilebenchPersonality::value_variants() {
             let done = load.run(personality, Duration::from_secs(60)).expect("operations");
             assert!((4..=16).contains(&done.writes), "{personality:?}: {done:?}");
         }

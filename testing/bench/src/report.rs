@@ -1,226 +1,279 @@
-//! The report of a run, as text and as JSON. Every figure comes with its device, its runs and their spread.
+//! The report of a benchmark: the same figures as tables for people and as JSON for scripts.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Display};
 
+use comfy_table::presets::ASCII_MARKDOWN;
+use comfy_table::{Cell, CellAlignment, Table};
 use serde::Serialize;
+use serde_json::{Map, Value, json};
 
-use super::device_speed::DeviceSpeed;
-use super::output::ReportTable;
-use super::quantile::median;
-use super::slow_device::ComparedDevice;
-use super::workload::WorkDone;
+use super::machine_info::MachineInfo;
+use super::quantile::{RoundSpread, median};
 
-/// One run of one load.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct LoadRun {
-    pub(super) writes: u64,
-    pub(super) seconds: f64,
-    pub(super) writes_per_s: f64,
+/// A report, or the part of a report about one device.
+#[derive(Debug, Default)]
+pub(super) struct BenchReport {
+    text: String,
+    json: Map<String, Value>,
 }
 
-impl From<WorkDone> for LoadRun {
-    fn from(done: WorkDone) -> LoadRun {
-        LoadRun { writes: done.writes, seconds: done.elapsed.as_secs_f64(), writes_per_s: done.rate() }
+impl BenchReport {
+    /// A report that begins with the machine. Call this before an experiment gives up processors, since their
+    /// number is reported.
+    pub(super) fn new(benchmark: &str) -> BenchReport {
+        let machine = MachineInfo::now();
+        let mut report = BenchReport::default();
+        report.line(&machine);
+        report.fact("benchmark", benchmark);
+        report.fact("version", machine.version);
+        report.fact("kernel", machine.kernel);
+        report.fact("processors", machine.processors);
+        report.fact("load_average", machine.load_average);
+        report
     }
-}
 
-/// All runs of one load on one system.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct OverwriteRow {
-    pub(super) load: &'static str,
-    pub(super) system: &'static str,
-    pub(super) write_bytes: u64,
-    pub(super) runs: Vec<LoadRun>,
-    /// Median of the runs' rates.
-    pub(super) median_writes_per_s: f64,
-    /// (fastest − slowest) / median.
-    pub(super) spread: f64,
-}
+    /// Adds a line to the text.
+    pub(super) fn line(&mut self, line: impl Display) {
+        self.text += &format!("{line}\n");
+    }
 
-impl OverwriteRow {
-    pub(super) fn new(
-        load: &'static str,
-        system: &'static str,
-        write_bytes: u64,
-        runs: Vec<LoadRun>,
-    ) -> OverwriteRow {
-        let rates: Vec<f64> = runs.iter().map(|run| run.writes_per_s).collect();
-        let median_writes_per_s = median(&rates);
-        let (low, high) =
-            rates.iter().fold((f64::MAX, 0.0_f64), |(low, high), &rate| (low.min(rate), high.max(rate)));
-        OverwriteRow {
-            load,
-            system,
-            write_bytes,
-            runs,
-            median_writes_per_s,
-            spread: (high - low) / median_writes_per_s,
+    /// Adds a value to the JSON.
+    pub(super) fn fact(&mut self, key: &str, value: impl Serialize) {
+        insert(&mut self.json, key, json!(value));
+    }
+
+    /// Adds a table, whose rows are a list in the JSON.
+    pub(super) fn table(&mut self, key: &str, table: &ReportTable) {
+        self.fact(key, &table.rows);
+        self.line(table);
+    }
+
+    /// Adds single figures: to the text a table of their names and values, to the JSON each by its key.
+    pub(super) fn figures<const COUNT: usize>(&mut self, figures: [(&str, &str, ReportCell); COUNT]) {
+        let mut table = ReportTable::default();
+        for (key, name, figure) in figures {
+            self.fact(key, &figure.json);
+            table.row([("", "figure", name.into()), ("", "value", figure)]);
+        }
+        self.line(&table);
+    }
+
+    /// Adds a part to the list `key`.
+    pub(super) fn part(&mut self, key: &str, part: BenchReport) {
+        self.line(part.text.trim_end());
+        if let Value::Array(parts) = self.json.entry(key).or_insert_with(|| json!([])) {
+            parts.push(part.json.into());
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Prints the text or the JSON.
+    pub(super) fn print(&self, as_json: bool) {
+        if as_json {
+            println!("{:#}", Value::Object(self.json.clone()));
+        } else {
+            print!("{}", self.text);
         }
     }
 }
 
-/// The ratio of two rows, and its target.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct TargetRatio {
-    pub(super) what: &'static str,
-    pub(super) ratio: f64,
-    pub(super) target: f64,
-    pub(super) met: bool,
-}
-
-impl TargetRatio {
-    pub(super) fn new(what: &'static str, ratio: f64, target: f64) -> TargetRatio {
-        TargetRatio { what, ratio, target, met: ratio >= target }
-    }
-}
-
-/// The part of the report about one device model.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct DeviceReport {
-    pub(super) model: ComparedDevice,
-    pub(super) measured: DeviceSpeed,
-    pub(super) rows: Vec<OverwriteRow>,
-    pub(super) ratios: Vec<TargetRatio>,
-}
-
-/// The result of `weir-bench nonblocking-writes`.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct OverwriteReport {
-    pub(super) benchmark: &'static str,
-    pub(super) version: &'static str,
-    pub(super) kernel: String,
-    pub(super) processors: usize,
-    pub(super) cpu_affinity: &'static str,
-    pub(super) disk: String,
-    pub(super) pages: u64,
-    pub(super) seconds_max: f64,
-    pub(super) models: Vec<DeviceReport>,
-}
-
-/// Whether the report is a table by size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BySize {
-    Yes,
-    No,
-}
-
-/// Formats the report as text: a line for each load and system, or with `by_size` a table.
-pub(super) fn text(report: &OverwriteReport, by_size: BySize) -> String {
-    let mut out = format!(
-        "weir {} · Linux {} · {} processors · temporary files on {}\n{}\n\
-         first {} overwrites of un-cached pages, each page once, random order, one thread, at most {} s per run\n",
-        report.version,
-        report.kernel,
-        report.processors,
-        report.disk,
-        report.cpu_affinity,
-        report.pages,
-        report.seconds_max
-    );
-    for model in &report.models {
-        write_device(&mut out, model);
-        match by_size {
-            BySize::No => write_rows(&mut out, model, report.seconds_max),
-            BySize::Yes => write_table(&mut out, model),
+/// Inserts a value. A dot in the key leads into an object within the object.
+fn insert(object: &mut Map<String, Value>, key: &str, value: Value) {
+    match key.split_once('.') {
+        Some((outer, inner)) => {
+            if let Value::Object(within) = object.entry(outer).or_insert_with(|| json!({})) {
+                insert(within, inner, value);
+            }
         }
-        write_ratios(&mut out, model);
-    }
-    out
-}
-
-fn write_device(out: &mut String, model: &DeviceReport) {
-    let _ = writeln!(out, "\n{} model: {}", model.model.name(), model.measured);
-}
-
-fn write_rows(out: &mut String, model: &DeviceReport, seconds_max: f64) {
-    let columns = ["load", "system", "bytes", "writes/s", "runs", "spread", "writes", ""];
-    let mut table = ReportTable::new(2, &columns);
-    for row in &model.rows {
-        let writes = row.runs.iter().map(|run| run.writes).max().unwrap_or(0);
-        let stopped = row.runs.iter().any(|run| run.seconds >= seconds_max);
-        table.row([
-            row.load.to_owned(),
-            row.system.to_owned(),
-            row.write_bytes.to_string(),
-            format!("{:.0}", row.median_writes_per_s),
-            row.runs.len().to_string(),
-            format!("{:.0} %", row.spread * 100.0),
-            writes.to_string(),
-            if stopped { "time was up" } else { "" }.to_owned(),
-        ]);
-    }
-    let _ = write!(out, "{table}");
-}
-
-fn write_ratios(out: &mut String, model: &DeviceReport) {
-    for ratio in &model.ratios {
-        let verdict = if ratio.met { "met" } else { "MISSED" };
-        let _ = writeln!(out, "  {}: {:.2}× (target {}×: {verdict})", ratio.what, ratio.ratio, ratio.target);
-    }
-}
-
-/// A table of writes per second by size (rows) and system (columns).
-fn write_table(out: &mut String, model: &DeviceReport) {
-    let mut columns: Vec<(&str, &str)> = Vec::new();
-    let mut sizes: Vec<u64> = Vec::new();
-    for row in &model.rows {
-        if !columns.contains(&(row.load, row.system)) {
-            columns.push((row.load, row.system));
-        }
-        if !sizes.contains(&row.write_bytes) {
-            sizes.push(row.write_bytes);
+        None => {
+            object.insert(key.to_owned(), value);
         }
     }
-    let _ = writeln!(out, "writes/s by bytes per write");
-    for (index, (load, system)) in columns.iter().enumerate() {
-        let _ = writeln!(out, "  [{}] {load}: {system}", index + 1);
-    }
-    let heads: String = (1..=columns.len()).map(|index| format!("{:>11}", format!("[{index}]"))).collect();
-    let _ = writeln!(out, "{:>6}{heads}", "bytes");
-    for size in sizes {
-        let cells: String = columns.iter().map(|column| cell(model, *column, size)).collect();
-        let _ = writeln!(out, "{size:>6}{cells}");
+}
+
+/// A Markdown table, and its rows as JSON. Names are left-aligned, figures right-aligned.
+#[derive(Debug, Default)]
+pub(super) struct ReportTable {
+    table: Table,
+    pub(super) rows: Vec<Value>,
+    heads: Vec<String>,
+}
+
+impl ReportTable {
+    /// Adds a row. Each cell has its key in the JSON and the head of its column in the text. A cell without a
+    /// key is not in the JSON, one without a head not in the text. All rows have the same columns.
+    pub(super) fn row<'a>(&mut self, cells: impl IntoIterator<Item = (&'a str, &'a str, ReportCell)>) {
+        let (mut heads, mut header, mut texts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut row = Map::new();
+        for (key, head, ReportCell { text, json, alignment }) in cells {
+            if !key.is_empty() {
+                insert(&mut row, key, json);
+            }
+            if !head.is_empty() {
+                heads.push(head.to_owned());
+                header.push(Cell::new(head).set_alignment(alignment));
+                texts.push(Cell::new(text).set_alignment(alignment));
+            }
+        }
+        if self.rows.is_empty() {
+            self.table.load_style(ASCII_MARKDOWN).set_header(header);
+            self.heads = heads;
+        } else {
+            assert_eq!(heads, self.heads, "all rows have the same columns");
+        }
+        self.table.add_row(texts);
+        self.rows.push(row.into());
     }
 }
 
-fn cell(model: &DeviceReport, (load, system): (&str, &str), size: u64) -> String {
-    let found = model.rows.iter().find(|row| (row.load, row.system, row.write_bytes) == (load, system, size));
-    found.map_or_else(|| format!("{:>11}", "-"), |row| format!("{:>11.0}", row.median_writes_per_s))
+/// Begins with an empty line, as Markdown needs it.
+impl fmt::Display for ReportTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\n{}", self.table)
+    }
+}
+
+/// A name or a figure in a table.
+pub(super) struct ReportCell {
+    text: String,
+    json: Value,
+    alignment: CellAlignment,
+}
+
+impl ReportCell {
+    fn figure(text: String, json: Value) -> ReportCell {
+        ReportCell { text, json, alignment: CellAlignment::Right }
+    }
+
+    /// A share, in percent in the text.
+    pub(super) fn percent(share: f64) -> ReportCell {
+        ReportCell::figure(number(share * 100.0), json!(share)).unit(" %")
+    }
+
+    /// A value for a column that only the JSON has.
+    pub(super) fn json(value: impl Serialize) -> ReportCell {
+        ReportCell::figure(String::new(), json!(value))
+    }
+
+    /// Whether a target is met.
+    pub(super) fn verdict(met: bool) -> ReportCell {
+        ReportCell::json(met).shown_as(if met { "met" } else { "MISSED" })
+    }
+
+    /// The median of all rounds in the text, and each round in the JSON.
+    pub(super) fn rounds(values: &[f64]) -> ReportCell {
+        let text = if values.is_empty() { "-".to_owned() } else { number(median(values)) };
+        ReportCell::figure(text, json!(values))
+    }
+
+    /// The median in the text, and all of `spread` in the JSON.
+    pub(super) fn median(spread: RoundSpread) -> ReportCell {
+        ReportCell::figure(number(spread.median), json!(spread))
+    }
+
+    /// The cell with another text.
+    pub(super) fn shown_as(self, text: impl Into<String>) -> ReportCell {
+        ReportCell { text: text.into(), ..self }
+    }
+
+    /// The cell with a unit in the text.
+    pub(super) fn unit(self, unit: &str) -> ReportCell {
+        ReportCell { text: self.text + unit, ..self }
+    }
+}
+
+impl From<String> for ReportCell {
+    fn from(name: String) -> ReportCell {
+        ReportCell { json: json!(name), text: name, alignment: CellAlignment::Left }
+    }
+}
+
+impl From<&str> for ReportCell {
+    fn from(name: &str) -> ReportCell {
+        name.to_owned().into()
+    }
+}
+
+impl From<f64> for ReportCell {
+    fn from(value: f64) -> ReportCell {
+        ReportCell::figure(number(value), json!(value))
+    }
+}
+
+impl From<u64> for ReportCell {
+    fn from(count: u64) -> ReportCell {
+        ReportCell::figure(count.to_string(), json!(count))
+    }
+}
+
+/// `-` in the text if there is no value.
+impl<T: Into<ReportCell>> From<Option<T>> for ReportCell {
+    fn from(value: Option<T>) -> ReportCell {
+        value.map_or_else(|| ReportCell::figure("-".to_owned(), Value::Null), T::into)
+    }
+}
+
+impl From<RoundSpread> for ReportCell {
+    fn from(spread: RoundSpread) -> ReportCell {
+        let quartiles = [spread.first_quartile, spread.third_quartile].map(number).join("–");
+        ReportCell::median(spread).unit(&format!(" ({quartiles})"))
+    }
+}
+
+/// Formats a number with three digits or more; `-` if it is not a number.
+pub(super) fn number(value: f64) -> String {
+    match value.abs() {
+        unknown if unknown.is_nan() => "-".to_owned(),
+        0.0 => "0".to_owned(),
+        below if below < 0.9995 => format!("{value:.3}"),
+        below if below < 9.995 => format!("{value:.2}"),
+        below if below < 99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn run(writes_per_s: f64) -> LoadRun {
-        LoadRun { writes: 10, seconds: 1.0, writes_per_s }
+    #[test]
+    fn a_row_has_its_names_left_its_figures_right_and_the_same_values_as_json() {
+        let mut table = ReportTable::default();
+        table.row([
+            ("load", "load", "overwrite".into()),
+            ("rate.all", "writes/s", 7.0.into()),
+            ("runs", "", ReportCell::json([6, 8])),
+            ("", "verdict", "met".into()),
+        ]);
+        let mut part = BenchReport::default();
+        part.table("rows", &table);
+        let lines = "\n| load      | writes/s | verdict |\n|-----------|----------|---------|\n\
+                     | overwrite |     7.00 | met     |\n";
+        assert_eq!(part.text, lines);
+        let row = json!({ "load": "overwrite", "rate": { "all": 7.0 }, "runs": [6, 8] });
+        assert_eq!(part.json["rows"], json!([row]));
     }
 
     #[test]
-    fn a_row_states_median_and_spread() {
-        let row = OverwriteRow::new("overwrite", "ext4", 512, vec![run(90.0), run(100.0), run(120.0)]);
-        assert_eq!(row.median_writes_per_s, 100.0);
-        assert!((row.spread - 0.3).abs() < 1e-9);
+    fn a_report_has_facts_and_a_list_of_parts() {
+        let mut report = BenchReport::new("some");
+        for device in ["hdd", "ssd"] {
+            let mut part = BenchReport::default();
+            part.figures([("reads", &format!("reads of {device}"), 5_u64.into())]);
+            report.part("devices", part);
+        }
+        assert_eq!(report.json["benchmark"], "some");
+        assert_eq!(report.json["devices"], json!([{ "reads": 5 }, { "reads": 5 }]));
+        assert!(report.text.contains("| reads of ssd |     5 |"), "{}", report.text);
     }
 
     #[test]
-    fn a_ratio_at_its_target_is_met_and_below_is_missed() {
-        assert!(TargetRatio::new("lazy to ext4", 200.0, 200.0).met);
-        assert!(!TargetRatio::new("lazy to ext4", 199.9, 200.0).met);
-    }
-
-    #[test]
-    fn the_table_has_a_line_for_each_size_and_a_dash_for_what_was_not_run() {
-        let measured =
-            DeviceSpeed { reads_per_s_depth_1: 1.0, reads_per_s_depth_32: 1.0, sequential_mib_per_s: 1.0 };
-        let rows = vec![
-            OverwriteRow::new("overwrite", "ext4", 64, vec![run(1.0)]),
-            OverwriteRow::new("overwrite", "weir lazy", 512, vec![run(2.0)]),
-        ];
-        let model = DeviceReport { model: ComparedDevice::Ssd, measured, rows, ratios: Vec::new() };
-        let mut table = String::new();
-        write_table(&mut table, &model);
-        assert!(table.lines().any(|line| line.split_whitespace().eq(["64", "1", "-"])), "{table}");
-        assert!(table.lines().any(|line| line.split_whitespace().eq(["512", "-", "2"])), "{table}");
+    fn numbers_have_three_digits_or_more() {
+        let found = [0.0, 0.0126, 0.9999, 9.999, 84.31, 1_304_842.0, -3.0, f64::NAN].map(number);
+        assert_eq!(found, ["0", "0.013", "1.00", "10.0", "84.3", "1304842", "-3.00", "-"]);
     }
 }

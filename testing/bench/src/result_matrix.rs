@@ -3,7 +3,6 @@
 //! Several systems take turns to measure a cell. With `--into`, each cell is kept as a line of JSON in a
 //! file, so that it is measured once.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -12,7 +11,9 @@ use serde_json::Value;
 
 use super::error::BenchError;
 use super::json_lines::JsonLines;
-use super::quantile::median;
+use super::machine_info::{MachineInfo, load_average};
+use super::quantile::{median, spread};
+use super::report::{BenchReport, ReportTable, number};
 use super::run_args::RunSize;
 
 /// Options of experiments with many cells.
@@ -57,13 +58,6 @@ impl SystemFigure {
     pub(super) fn median(&self) -> f64 {
         median(&self.rounds)
     }
-
-    /// (largest − smallest) / median, as a share.
-    pub(super) fn spread(&self) -> f64 {
-        let (low, high) =
-            self.rounds.iter().fold((f64::MAX, 0.0_f64), |(low, high), &one| (low.min(one), high.max(one)));
-        (high - low).max(0.0) / self.median().max(f64::MIN_POSITIVE)
-    }
 }
 
 /// The figures of a cell while its rounds are measured, in the order of their first values.
@@ -79,28 +73,6 @@ impl CellFigures {
                 system: system.to_owned(),
                 rounds: vec![value],
             }),
-        }
-    }
-}
-
-/// The machine that measured a cell.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct MachineInfo {
-    pub(super) version: String,
-    pub(super) kernel: String,
-    pub(super) processors: usize,
-    /// Load average of one minute, before the cell.
-    pub(super) load_average: f64,
-}
-
-impl MachineInfo {
-    fn now(processors: usize) -> MachineInfo {
-        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        MachineInfo {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-            processors,
-            load_average: load.split_whitespace().next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
         }
     }
 }
@@ -132,14 +104,14 @@ impl ResultCell {
 pub(super) struct ResultMatrix {
     file: Option<JsonLines<ResultCell>>,
     chosen: Vec<ResultCell>,
-    processors: usize,
+    machine: MachineInfo,
 }
 
 impl ResultMatrix {
     /// Opens the results. Call this before an experiment gives up processors, since their number is recorded.
     pub(super) fn open(into: Option<&Path>) -> Result<ResultMatrix, BenchError> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(ResultMatrix { file: into.map(JsonLines::open).transpose()?, chosen: Vec::new(), processors })
+        let file = into.map(JsonLines::open).transpose()?;
+        Ok(ResultMatrix { file, chosen: Vec::new(), machine: MachineInfo::now() })
     }
 
     /// Measures a cell, unless the file has it.
@@ -154,7 +126,7 @@ impl ResultMatrix {
             return Ok(());
         }
         eprintln!("{}: {}, {}", key.benchmark, key.chart, key.label);
-        let machine = MachineInfo::now(self.processors);
+        let machine = MachineInfo { load_average: load_average(), ..self.machine.clone() };
         let mut figures = CellFigures::default();
         how(&mut figures)?;
         let cell = ResultCell { key, machine, figures: figures.0 };
@@ -202,8 +174,8 @@ pub(super) struct MatrixChart<'a> {
 }
 
 /// Groups cells by chart and unit, in the order in which they come.
-pub(super) fn charts<'a>(cells: &[&'a ResultCell]) -> Vec<MatrixChart<'a>> {
-    let mut charts: Vec<MatrixChart<'a>> = Vec::new();
+pub(super) fn charts(cells: &[ResultCell]) -> Vec<MatrixChart<'_>> {
+    let mut charts: Vec<MatrixChart<'_>> = Vec::new();
     for cell in cells {
         for figure in &cell.figures {
             let (title, label) = (cell.key.chart.as_str(), cell.key.label.as_str());
@@ -224,51 +196,41 @@ pub(super) fn charts<'a>(cells: &[&'a ResultCell]) -> Vec<MatrixChart<'a>> {
 
 /// Prints cells and comparisons, for people or as JSON.
 pub(super) fn print(args: &MatrixArgs, cells: &[ResultCell], comparisons: &[PaperComparison]) {
-    if args.json {
-        let all = serde_json::json!({ "cells": cells, "comparisons": comparisons });
-        println!("{all:#}");
-    } else {
-        print!("{}", text(&cells.iter().collect::<Vec<_>>(), comparisons));
-    }
-}
-
-fn text(cells: &[&ResultCell], comparisons: &[PaperComparison]) -> String {
-    let mut out = String::new();
+    let mut report = BenchReport::default();
     if let Some(cell) = cells.first() {
-        let MachineInfo { version, kernel, processors, .. } = &cell.machine;
-        let _ = writeln!(out, "weir {version} · Linux {kernel} · {processors} processors");
+        report.line(&cell.machine);
     }
     for chart in charts(cells) {
-        let _ = writeln!(out, "\n{}: {}, medians (spread, rounds)", chart.title, chart.unit);
-        for (label, figures) in &chart.groups {
-            let _ = write!(out, "{label:>12}");
-            for figure in figures {
-                let (median, spread) = (number(figure.median()), 100.0 * figure.spread());
-                let _ = write!(out, "  {}: {median} ({spread:.0} %, {})", figure.system, figure.rounds.len());
+        report.line(format!("\n{}: {}, medians (spread, rounds)", chart.title, chart.unit));
+        let mut systems: Vec<&str> = Vec::new();
+        for figure in chart.groups.iter().flat_map(|(_, figures)| figures) {
+            if !systems.contains(&figure.system.as_str()) {
+                systems.push(&figure.system);
             }
-            out.push('\n');
         }
+        let mut table = ReportTable::default();
+        for (label, figures) in &chart.groups {
+            let of_systems = systems.iter().map(|&system| {
+                let text = figures.iter().find(|figure| figure.system == system).map(|figure| {
+                    let (median, spread) = (number(figure.median()), 100.0 * spread(&figure.rounds));
+                    format!("{median} ({spread:.0} %, {})", figure.rounds.len())
+                });
+                ("", system, text.into())
+            });
+            table.row([("", "cell", (*label).into())].into_iter().chain(of_systems));
+        }
+        report.line(table);
     }
-    if !comparisons.is_empty() {
-        out.push('\n');
-    }
+    report.line("");
     for PaperComparison { what, here, unit, published } in comparisons {
         let paper = published.map_or(String::new(), |PaperFigure { value, source }| {
             format!(" (paper: {}{unit}, {source})", number(value))
         });
-        let _ = writeln!(out, "{what}: {}{unit}{paper}", number(*here));
+        report.line(format!("{what}: {}{unit}{paper}", number(*here)));
     }
-    out
-}
-
-/// Formats a number with three digits or more.
-pub(super) fn number(value: f64) -> String {
-    match value.abs() {
-        tiny if tiny < 0.995 => format!("{value:.3}"),
-        small if small < 10.0 => format!("{value:.2}"),
-        medium if medium < 100.0 => format!("{value:.1}"),
-        _ => format!("{value:.0}"),
-    }
+    report.fact("cells", cells);
+    report.fact("comparisons", comparisons);
+    report.print(args.json);
 }
 
 #[cfg(test)]
@@ -309,7 +271,6 @@ mod tests {
         }
         assert_eq!(figures.0.len(), 1);
         assert_eq!(figures.0[0].median(), 100.0);
-        assert!((figures.0[0].spread() - 0.3).abs() < 1e-9);
     }
 
     #[test]
@@ -325,10 +286,10 @@ mod tests {
             figures.add("writes/s", "ext4", 1.0);
             figures.add("writes/s", "weir", 2.0);
             figures.add("bytes", "weir", 3.0);
-            ResultCell { key: key(label), machine: MachineInfo::now(2), figures: figures.0 }
+            ResultCell { key: key(label), machine: MachineInfo::now(), figures: figures.0 }
         };
         let cells = [cell("64 B"), cell("4 KiB")];
-        let charts = charts(&cells.iter().collect::<Vec<_>>());
+        let charts = charts(&cells);
         assert_eq!(charts.iter().map(|chart| chart.unit).collect::<Vec<_>>(), ["writes/s", "bytes"]);
         let sizes: Vec<_> = charts[0].groups.iter().map(|(label, figures)| (*label, figures.len())).collect();
         assert_eq!(sizes, [("64 B", 2), ("4 KiB", 2)]);

@@ -10,12 +10,11 @@ use cache::CacheSettings;
 use clap::Args;
 use device::SeededRng;
 use fs::{Fs, FsError, Ino};
-use serde::Serialize;
 
 use super::error::BenchError;
 use super::in_process::{lay_out, wait, with_fs, write};
-use super::output::{self, ReportTable};
 use super::quantile::median;
+use super::report::{BenchReport, ReportCell, ReportTable};
 use super::workload::PAGE_BYTES;
 
 /// Size of a thread's file, larger than any processor's L2 cache.
@@ -54,63 +53,42 @@ const OPERATIONS: [(&str, ScalingOperation); 4] = [
     ("attributes", ScalingOperation::Attributes),
 ];
 
-/// Operations per second of all threads together; medians over the rounds.
-#[derive(Debug, Serialize)]
-struct ScalingRow {
-    operation: &'static str,
-    one_thread: f64,
-    several_threads: f64,
-    /// Median over the rounds of the rate of several threads over that of one.
-    scaling: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct ScalingReport {
-    benchmark: &'static str,
-    version: &'static str,
-    threads: u8,
-    rounds: u16,
-    rows: Vec<ScalingRow>,
-}
-
 /// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &ScalingArgs) -> Result<(), BenchError> {
-    let rows = with_fs(CacheSettings::default(), |fs| measure(args, fs))?;
-    let report = ScalingReport {
-        benchmark: "scaling",
-        version: env!("CARGO_PKG_VERSION"),
-        threads: args.threads,
-        rounds: args.rounds,
-        rows,
-    };
-    output::print_result(args.json, &report, || print(&report));
+    let mut report = BenchReport::new("scaling");
+    report.fact("threads", args.threads);
+    report.fact("rounds", args.rounds);
+    report.line(format!("operations/s, medians of {} rounds", args.rounds));
+    let table = with_fs(CacheSettings::default(), |fs| measure(args, fs))?;
+    report.table("rows", &table);
+    report.print(args.json);
     Ok(())
 }
 
-fn measure(args: &ScalingArgs, fs: &Arc<Fs>) -> Result<Vec<ScalingRow>, FsError> {
+/// Measures each operation by one thread, and by several together.
+fn measure(args: &ScalingArgs, fs: &Arc<Fs>) -> Result<ReportTable, FsError> {
     let files = (0..args.threads)
         .map(|number| lay_out(fs, &format!("file-{number}"), FILE_PAGES))
         .collect::<Result<Vec<_>, _>>()?;
-    OPERATIONS.iter().map(|&(name, operation)| row(args, fs, &files, name, operation)).collect()
-}
-
-fn row(
-    args: &ScalingArgs,
-    fs: &Arc<Fs>,
-    files: &[Ino],
-    name: &'static str,
-    operation: ScalingOperation,
-) -> Result<ScalingRow, FsError> {
+    let several = format!("{} threads", args.threads);
+    let mut table = ReportTable::default();
     let slice = Duration::from_millis(args.slice);
-    let rounds = (0..args.rounds)
-        .map(|_| Ok((turn(fs, &files[..1], operation, slice)?, turn(fs, files, operation, slice)?)))
-        .collect::<Result<Vec<(f64, f64)>, FsError>>()?;
-    Ok(ScalingRow {
-        operation: name,
-        one_thread: median(&rounds.iter().map(|round| round.0).collect::<Vec<_>>()),
-        several_threads: median(&rounds.iter().map(|round| round.1).collect::<Vec<_>>()),
-        scaling: median(&rounds.iter().map(|round| round.1 / round.0).collect::<Vec<_>>()),
-    })
+    for (name, operation) in OPERATIONS {
+        let (mut one, mut all) = (Vec::new(), Vec::new());
+        for _ in 0..args.rounds {
+            one.push(turn(fs, &files[..1], operation, slice)?);
+            all.push(turn(fs, &files, operation, slice)?);
+        }
+        let scaling: Vec<f64> = one.iter().zip(&all).map(|(one, all)| all / one).collect();
+        let scaling = ReportCell::from(median(&scaling)).unit("×");
+        table.row([
+            ("operation", "operation", name.into()),
+            ("one_thread", "1 thread", median(&one).into()),
+            ("several_threads", &several, median(&all).into()),
+            ("scaling", "scaling", scaling),
+        ]);
+    }
+    Ok(table)
 }
 
 /// Measures the operations per second of one thread for each of `files`, all at once.
@@ -146,19 +124,4 @@ fn operate(
         ScalingOperation::Read(len) => wait(|done| fs.read(file, offset, len, done)).map(drop),
         ScalingOperation::Attributes => fs.attributes(file).map(drop),
     }
-}
-
-fn print(report: &ScalingReport) {
-    println!("weir {} · 1 thread and {} · {} rounds", report.version, report.threads, report.rounds);
-    let several = format!("{} threads /s", report.threads);
-    let mut table = ReportTable::new(1, &["operation", "1 thread /s", &several, "scaling"]);
-    for row in &report.rows {
-        table.row([
-            row.operation.to_owned(),
-            format!("{:.0}", row.one_thread),
-            format!("{:.0}", row.several_threads),
-            format!("{:.2}×", row.scaling),
-        ]);
-    }
-    print!("{table}");
 }

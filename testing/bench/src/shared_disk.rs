@@ -13,16 +13,16 @@ use rustix::fs::{Advice, fadvise, syncfs};
 use serde::Serialize;
 
 use super::cleanup::{self, CleanupGuard};
-use super::counters::{WeirStatus, mount};
+use super::counters::mount;
 use super::device_model::DeviceKind;
 use super::device_speed::{DeviceSpeed, measure_speed};
-use super::disk_counters::DiskWrites;
+use super::disk_counters::DiskCounters;
 use super::error::BenchError;
 use super::front_end::ProcessUsage;
 use super::nonblocking_writes::file_system_of;
 use super::program::run;
 use super::slow_device::{DeviceSpec, SlowDevice, remove_on_drop};
-use super::system::{ComparedSystem, MountedSystem, SystemKind, weir};
+use super::system::{ComparedSystem, MountedSystem, SystemKind, weir, weir_status};
 use super::workload::{PAGE_BYTES, lay_out};
 
 /// Size of the file or device on which a disk's speed is measured.
@@ -189,9 +189,9 @@ impl SharedPlace {
         Ok(SystemTurn { directory: self.mount_point.clone(), weir: Some(mounted) })
     }
 
-    /// All writes to the disk so far, by any process; `None` if the file system is not on one disk.
-    pub(super) fn written(&self) -> Option<DiskWrites> {
-        DiskWrites::below(&self.peer)
+    /// Bytes written to the disk so far, by any process; `None` if the file system is not on one disk.
+    pub(super) fn written_bytes(&self) -> Option<u64> {
+        Some(DiskCounters::below(&self.peer)?.written_bytes)
     }
 
     /// Syncs the file system below weir and the peer, and drops the peer's files from the kernel's cache.
@@ -221,12 +221,12 @@ fn measure_file(path: &Path, each: Duration) -> Result<DeviceSpeed, BenchError> 
 fn settle(mount_point: &Path) -> Result<(), BenchError> {
     let start = Instant::now();
     loop {
-        let status = cleanup::uninterrupted(|| WeirStatus::of(mount_point))?;
-        if status.number("/dirty/bytes")? == 0 && !status.flag("/space/freeing")? {
+        let status = cleanup::uninterrupted(|| weir_status(mount_point))?;
+        if status.dirty.bytes == 0 && !status.space.freeing {
             return Ok(());
         }
         if start.elapsed() > SETTLE {
-            let says = format!("{} B are dirty", status.number("/dirty/bytes")?);
+            let says = format!("{} B are dirty", status.dirty.bytes);
             return Err(BenchError::Late { what: "the end of write-back".to_owned(), says });
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -280,12 +280,10 @@ impl SystemTurn {
         if self.weir.is_none() {
             return Ok(None);
         }
-        let status = cleanup::uninterrupted(|| WeirStatus::of(&self.directory))?;
-        let process = u32::try_from(status.number("/pid")?).unwrap_or(0);
-        let written = status.counter("store/blocks_written")? * PAGE_BYTES;
+        let status = cleanup::uninterrupted(|| weir_status(&self.directory))?;
         Ok(Some(DaemonUsage {
-            processor: ProcessUsage::by(process)?.cpu,
-            store_bytes: written + status.number("/dirty/bytes")?,
+            processor: ProcessUsage::by(status.pid)?.cpu,
+            store_bytes: status.counters.store.blocks_written * PAGE_BYTES + status.dirty.bytes,
         }))
     }
 }

@@ -145,6 +145,15 @@ impl SlowDevice {
     }
 }
 
+/// A new directory for the files of this run, below `parent` or the temporary directory, and its removal.
+pub(super) fn work_directory(parent: Option<&Path>) -> Result<(PathBuf, CleanupGuard), BenchError> {
+    let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
+    let directory = parent.join(format!("weir-bench-{}", std::process::id()));
+    let removal = remove_on_drop(&directory);
+    fs::create_dir(&directory).map_err(|error| BenchError::io("cannot create", &directory, error))?;
+    Ok((directory, removal))
+}
+
 /// Removes `directory` and everything in it.
 pub(super) fn remove_on_drop(directory: &Path) -> CleanupGuard {
     let directory = directory.to_path_buf();

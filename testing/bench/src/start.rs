@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
-use serde_json::Value;
+use weir_status::{StartReport, StatusReport};
 
 use device::{Block, BlockRead, Device};
 use host::{DiskAccess, HostDisk};
 
 use super::cleanup::{self, CleanupGuard};
-use super::disk_counters::DiskTime;
+use super::disk_counters::DiskCounters;
 use super::error::BenchError;
-use super::output;
 use super::program::run;
-use super::slow_device::remove_on_drop;
-use super::system::{resident_bytes, weir, weir_on, weir_unmount_on_drop};
+use super::report::{BenchReport, ReportCell, ReportTable};
+use super::slow_device::work_directory;
+use super::system::{resident_bytes, weir, weir_on, weir_status, weir_unmount_on_drop};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out};
 
 /// Files in each directory.
@@ -30,12 +30,6 @@ const WRITES_AT_ONCE: u64 = 10_000;
 const LOOKS_IN_VAIN: u32 = 8;
 /// Size of each write.
 const RECORD_BYTES: u64 = 512;
-
-/// Targets of a start: milliseconds, and below, reads of the store.
-const READY_MS: u64 = 1000;
-const STORE_READS: u64 = 60;
-/// Target for the read rate, in MiB/s: 1 GB/s.
-const READ_RATE: u64 = 954;
 
 /// Reads in flight in the control measurement, and below, blocks of each.
 const READS_AT_ONCE: u64 = 4;
@@ -64,16 +58,6 @@ pub(super) struct StartArgs {
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
-struct StartReport {
-    benchmark: &'static str,
-    version: &'static str,
-    files: u64,
-    pages: u64,
-    buffer_bytes: u64,
-    runs: Vec<StartRun>,
-}
-
 /// Figures of one start.
 #[derive(Debug, Serialize)]
 struct StartRun {
@@ -84,9 +68,9 @@ struct StartRun {
     /// Duration of `weir mount`.
     ready_ms: f64,
     /// Parts of the start, as the daemon reports them.
-    parts: Value,
+    parts: StartReport,
     /// The kernel's counters of the disk with both media; `None` if they are not on one disk.
-    disk: Option<DiskTime>,
+    disk: Option<DiskCounters>,
     /// Resident memory of the daemon once it was ready.
     memory_bytes: u64,
     control: StartControl,
@@ -98,7 +82,7 @@ struct StartControl {
     /// Time to read as many bytes of the buffer as were in use, without processing them.
     read_ms: f64,
     /// The kernel's counters during that read.
-    disk: Option<DiskTime>,
+    disk: Option<DiskCounters>,
     /// Time to touch, for the first time, as much memory as the daemon had.
     touch_ms: f64,
 }
@@ -106,21 +90,32 @@ struct StartControl {
 /// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &StartArgs) -> Result<(), BenchError> {
     cleanup::install()?;
-    let parent = args.on.clone().unwrap_or_else(std::env::temp_dir);
-    let root = parent.join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
+    let (root, _files) = work_directory(args.on.as_deref())?;
     let bench = StartBench { store: root.join("store"), mount_point: root.join("mount") };
-    fs::create_dir_all(&bench.mount_point)
+    fs::create_dir(&bench.mount_point)
         .map_err(|error| BenchError::io("cannot create", &bench.mount_point, error))?;
     bench.prepare(args)?;
+    let mut report = BenchReport::new("start");
+    report.line(format!(
+        "{} files, a buffer of {} MiB, records of {RECORD_BYTES} B over {} pages",
+        args.files, args.buffer, args.pages
+    ));
+    report.fact("files", args.files);
+    report.fact("pages", args.pages);
+    report.fact("buffer_bytes", args.buffer << 20);
     let mut runs = Vec::new();
     for number in 0..args.runs {
-        runs.push(bench.start(args, u64::from(number))?);
+        let run = bench.start(args, u64::from(number))?;
+        let used = run.buffer_used_bytes >> 20;
+        report.line(format!(
+            "\nkilled with {used} MiB in the buffer, {} pages not stored",
+            run.pages_not_stored
+        ));
+        report.line(run.table());
+        runs.push(run);
     }
-    let (version, buffer_bytes) = (env!("CARGO_PKG_VERSION"), args.buffer << 20);
-    let report =
-        StartReport { benchmark: "start", version, files: args.files, pages: args.pages, buffer_bytes, runs };
-    output::print_result(args.json, &report, || print(&report));
+    report.fact("runs", runs);
+    report.print(args.json);
     Ok(())
 }
 
@@ -168,39 +163,36 @@ impl StartBench {
     fn start(&self, args: &StartArgs, seed: u64) -> Result<StartRun, BenchError> {
         let mounted = self.mount()?;
         let status = self.fill(args, seed)?;
-        let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
-        let pid =
-            i32::try_from(number("/pid")).ok().and_then(Pid::from_raw).ok_or_else(|| self.unclear("/pid"))?;
+        let pid = Pid::from_raw(status.pid as i32).expect("a daemon has a number");
         kill_process(pid, Signal::KILL)
             .map_err(|errno| BenchError::io("cannot kill the daemon of", &self.mount_point, errno.into()))?;
         // Removes the dead mount.
         drop(mounted);
-        let before = DiskTime::below(&self.store);
+        let before = DiskCounters::below(&self.store);
         let begun = Instant::now();
         let mounted = self.mount()?;
         let ready_ms = millis(begun);
         let disk = self.disk_since(before);
-        let mut now = self.status()?;
-        let memory_bytes =
-            now["pid"].as_u64().and_then(resident_bytes).ok_or_else(|| self.unclear("/pid"))?;
+        let now = weir_status(&self.mount_point)?;
+        let memory_bytes = resident_bytes(now.pid).unwrap_or(0);
         drop(mounted);
-        let buffer_used_bytes = number("/buffer_log/bytes") - number("/buffer_log/free_bytes");
-        let before = DiskTime::below(&self.store);
+        let buffer_used_bytes = status.buffer_log.bytes - status.buffer_log.free_bytes;
+        let before = DiskCounters::below(&self.store);
         let read_ms = self.read_buffer(buffer_used_bytes)?;
         let control = StartControl { read_ms, disk: self.disk_since(before), touch_ms: touch(memory_bytes) };
         Ok(StartRun {
             buffer_used_bytes,
-            pages_not_stored: number("/dirty/pages"),
+            pages_not_stored: status.dirty.pages,
             ready_ms,
-            parts: now["start"].take(),
+            parts: now.start,
             disk,
             memory_bytes,
             control,
         })
     }
 
-    fn disk_since(&self, before: Option<DiskTime>) -> Option<DiskTime> {
-        Some(DiskTime::below(&self.store)?.since(before?))
+    fn disk_since(&self, before: Option<DiskCounters>) -> Option<DiskCounters> {
+        Some(DiskCounters::below(&self.store)?.since(before?))
     }
 
     /// Reads `bytes` of the buffer as fast as its device allows.
@@ -224,7 +216,7 @@ impl StartBench {
     }
 
     /// Writes until the buffer is full, or write-back keeps pace. Returns weir's status then.
-    fn fill(&self, args: &StartArgs, seed: u64) -> Result<Value, BenchError> {
+    fn fill(&self, args: &StartArgs, seed: u64) -> Result<StatusReport, BenchError> {
         let mut rounds = (seed << 32)..;
         let mut open = || {
             let seed = rounds.next().unwrap_or(seed);
@@ -240,25 +232,54 @@ impl StartBench {
                 continue;
             }
             run(weir("sync").arg(&self.mount_point))?;
-            let now = self.status()?;
-            let number = |name: &str| now["buffer_log"][name].as_u64().ok_or_else(|| self.unclear(name));
-            let (free, bytes) = (number("free_bytes")?, number("bytes")?);
+            let now = weir_status(&self.mount_point)?;
+            let free = now.buffer_log.free_bytes;
             // Space is freed when the log passes the end of the ring, so a single check proves nothing.
             in_vain = if free < least { 0 } else { in_vain + 1 };
             least = least.min(free);
-            if free < bytes / 16 || in_vain == LOOKS_IN_VAIN {
+            if free < now.buffer_log.bytes / 16 || in_vain == LOOKS_IN_VAIN {
                 return Ok(now);
             }
         }
     }
+}
 
-    fn status(&self) -> Result<Value, BenchError> {
-        let text = run(weir("status").arg(&self.mount_point).arg("--json"))?;
-        serde_json::from_str(&text).map_err(|error| self.unclear(&error.to_string()))
-    }
-
-    fn unclear(&self, pointer: &str) -> BenchError {
-        BenchError::WeirStatus { directory: self.mount_point.clone(), pointer: pointer.into() }
+impl StartRun {
+    /// The figures beside their targets.
+    fn table(&self) -> ReportTable {
+        let StartRun { parts, control, .. } = self;
+        let mib = |bytes: u64| bytes as f64 / 1048576.0;
+        let megabytes = |bytes: u64| ReportCell::from(mib(bytes)).unit(" MiB");
+        let millis = |ms: f64| ReportCell::from(ms).unit(" ms");
+        let rate = |bytes: u64, ms: f64| ReportCell::from(mib(bytes) / ms * 1000.0).unit(" MiB/s");
+        let mut table = ReportTable::default();
+        let mut line = |figure: &str, value, target: &str| {
+            table.row([("", "figure", figure.into()), ("", "value", value), ("", "target", target.into())]);
+        };
+        line("ready, from the command to its return", millis(self.ready_ms), "1000 ms");
+        line("of it: the buffer's log", millis(parts.buffer_ms), "");
+        line("of it: the store's tables and log", millis(parts.store_ms), "");
+        line("of it: one of the media was being read", millis(parts.media_read_ms), "");
+        line("of it: new roots", millis(parts.begin_ms), "");
+        line("of it: the metadata of all files", millis(parts.metadata_ms), "");
+        line("transactions replayed", parts.transactions.into(), "");
+        line("reads of the store", parts.store_reads.into(), "60");
+        line("times that the store was waited for", parts.store_waits.into(), "");
+        line("bytes read from the store", megabytes(parts.store_bytes), "");
+        let read = rate(parts.media_read_bytes, parts.media_read_ms);
+        line("both media, read", read, "954 MiB/s (1 GB/s), or the control");
+        let used = self.buffer_used_bytes;
+        line("control: as much as was in the buffer, only read", rate(used, control.read_ms), "");
+        if let (Some(disk), Some(control)) = (self.disk, control.disk) {
+            let disk_rate = |disk: DiskCounters| rate(disk.read_bytes, disk.busy_ms as f64);
+            line("the disk, by the kernel's account: busy", millis(disk.busy_ms as f64), "");
+            line("the disk, by the kernel's account: read", disk_rate(disk), "");
+            line("control: the same while only reading", disk_rate(control), "");
+        }
+        line("the buffer, read and applied", rate(used, parts.buffer_ms), "");
+        line("memory when ready", megabytes(self.memory_bytes), "");
+        line("control: touching as much memory", millis(control.touch_ms), "");
+        table
     }
 }
 
@@ -274,47 +295,4 @@ fn touch(bytes: u64) -> f64 {
     memory.iter_mut().step_by(PAGE_BYTES as usize).for_each(|byte| *byte = 1);
     std::hint::black_box(&memory);
     millis(begun)
-}
-
-fn print(report: &StartReport) {
-    println!(
-        "weir {} \u{b7} {} files, a buffer of {} MiB, records of {RECORD_BYTES} B over {} pages",
-        report.version,
-        report.files,
-        report.buffer_bytes >> 20,
-        report.pages
-    );
-    report.runs.iter().for_each(print_run);
-}
-
-fn print_run(run: &StartRun) {
-    let part = |name: &str| run.parts[name].as_f64().unwrap_or(f64::NAN);
-    let mib = |bytes: f64| bytes / 1048576.0;
-    let rate = |ms: f64| mib(run.buffer_used_bytes as f64) / ms * 1000.0;
-    let used = run.buffer_used_bytes >> 20;
-    println!("killed with {used} MiB in the buffer, {} pages not stored:", run.pages_not_stored);
-    let line = |what: &str, value: f64, unit: &str| println!("  {what:<56}{value:>9.1} {unit}");
-    line(&format!("ready, from the command to its return (target {READY_MS})"), run.ready_ms, "ms");
-    line("of it: the buffer's log", part("buffer_ms"), "ms");
-    line("       the store's tables and log", part("store_ms"), "ms");
-    line("          one of the media was being read for", part("media_read_ms"), "ms");
-    line("       then new roots", part("begin_ms"), "ms");
-    line("       and the metadata of all files", part("metadata_ms"), "ms");
-    let count = |what: &str, value: f64| println!("  {what:<56}{value:>9}");
-    count("transactions replayed", part("transactions"));
-    count(&format!("reads of the store (target {STORE_READS})"), part("store_reads"));
-    count("times that the store was waited for", part("store_waits"));
-    line("bytes read from it", mib(part("store_bytes")), "MiB");
-    let target = format!("both media, read (target {READ_RATE}, or the next line)");
-    let read = mib(part("media_read_bytes")) / part("media_read_ms") * 1000.0;
-    line(&target, read, "MiB/s");
-    line("control: as much as was in the buffer, only read", rate(run.control.read_ms), "MiB/s");
-    if let (Some(disk), Some(control)) = (run.disk, run.control.disk) {
-        line("the disk, by the kernel's account: busy for", disk.busy_ms as f64, "ms");
-        line("                                   and read at", disk.rate(), "MiB/s");
-        line("control: the same while only reading", control.rate(), "MiB/s");
-    }
-    line("the buffer, read and applied", rate(part("buffer_ms")), "MiB/s");
-    line("memory when ready", mib(run.memory_bytes as f64), "MiB");
-    line("control: touching as much memory", run.control.touch_ms, "ms");
 }

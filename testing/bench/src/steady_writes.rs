@@ -4,6 +4,7 @@
 //! Both file systems are on the same modelled device. Once a second the clean pages of their files leave the
 //! kernel's cache, as if memory were short.
 
+use std::fmt;
 use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,16 +12,16 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
-use serde_json::Value;
+use weir_status::StoreCountersReport;
 
 use super::cleanup;
 use super::error::BenchError;
-use super::output::{self, ReportTable};
-use super::program::{check_machine, run};
+use super::program::check_machine;
 use super::quantile::{median, quantile};
+use super::report::{BenchReport, ReportCell, ReportTable};
 use super::run_args::{RunArgs, RunSize};
-use super::slow_device::{DeviceSpec, remove_on_drop};
-use super::system::{ComparedSystem, FetchChoice, MountedSystem, SystemKind, resident_bytes, weir};
+use super::slow_device::{DeviceSpec, work_directory};
+use super::system::{ComparedSystem, FetchChoice, MountedSystem, SystemKind, resident_bytes, weir_status};
 use super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, lay_out};
 
 const WRITE_BYTES: u64 = 512;
@@ -60,17 +61,12 @@ pub(super) struct SteadyWritesArgs {
 }
 
 /// Figures of one system on one device model.
-#[derive(Debug, Serialize)]
-struct SteadyRow {
-    model: String,
-    system: &'static str,
+#[derive(Debug)]
+struct SteadyFigures {
     /// One value for each second.
     writes_per_s: Vec<f64>,
-    /// Median of the second half.
-    steady_per_s: f64,
-    /// Latency in the second half, in milliseconds: quantile 99.9 %, and below, the slowest write.
-    p999_ms: f64,
-    slowest_ms: f64,
+    /// Latencies in the second half, in milliseconds.
+    took_ms: Vec<f64>,
     /// One sample a second with `--watch`.
     held: Vec<MemoryHeld>,
     /// Per write: bytes that the store wrote to its device, and below, pages that it read for write-back.
@@ -107,6 +103,18 @@ impl MemoryHeld {
     }
 }
 
+impl fmt::Display for MemoryHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MemoryHeld { second, dirty_mib, deltas_mib, dirty_age_s, .. } = self;
+        let MemoryHeld { buffer_used_mib, resident_mib, slowest_ms, .. } = self;
+        write!(
+            f,
+            "at most, in {second} s: dirty {dirty_mib:.0} MiB, of that deltas {deltas_mib:.0} MiB, {dirty_age_s:.0} s old; \
+             buffer {buffer_used_mib:.0} MiB; resident {resident_mib:.0} MiB; slowest write {slowest_ms:.0} ms"
+        )
+    }
+}
+
 /// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
     check_machine()?;
@@ -116,11 +124,15 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
         RunSize::Real => (args.file.unwrap_or(1024), args.seconds.unwrap_or(60)),
     };
     let (pages, seconds) = ((file << 20) / PAGE_BYTES, seconds.max(1));
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-    let mut rows = Vec::new();
+    let (root, _files) = work_directory(None)?;
+    let mut report = BenchReport::new("steady-writes");
+    report.line(format!(
+        "{WRITE_BYTES} B overwrites of a file of {file} MiB at random, {seconds} s, the second half of it"
+    ));
+    let mut table = ReportTable::default();
+    let mut maxima = Vec::new();
     for &model in args.run.model.list() {
+        let mut ext4 = f64::NAN;
         let bytes = args.device.map_or(3 * (file << 20).max(128 << 20), |device| device << 20);
         let design = DeviceSpec { device: model.device(), bytes, processors: None };
         let weir = SystemKind::Weir {
@@ -139,66 +151,48 @@ pub(super) fn run_benchmark(args: &SteadyWritesArgs) -> Result<(), BenchError> {
                 lay_out(&mounted.file.with_file_name("beside"), beside / PAGE_BYTES)?;
             }
             let passes = if name == "weir" { args.passes } else { 0 };
-            rows.push(measure(model.name(), name, &mounted, pages, (passes, seconds, args.watch))?);
+            let found = measure(name, &mounted, pages, (passes, seconds, args.watch))?;
+            let steady = median(&found.writes_per_s[found.writes_per_s.len() / 2..]);
+            if name == "ext4" {
+                ext4 = steady;
+            }
+            table.row([
+                ("model", "device", model.name().into()),
+                ("system", "system", name.into()),
+                ("writes_per_s", "", ReportCell::json(&found.writes_per_s)),
+                ("steady_per_s", "writes/s", steady.into()),
+                ("", "over ext4", (steady / ext4).into()),
+                ("p999_ms", "99.9 % ms", quantile(&found.took_ms, 0.999).into()),
+                ("slowest_ms", "slowest ms", quantile(&found.took_ms, 1.0).into()),
+                ("store_bytes_written", "B written", found.store_bytes_written.into()),
+                ("store_pages_read", "pages read", found.store_pages_read.into()),
+                ("held", "", ReportCell::json(&found.held)),
+            ]);
+            if !found.held.is_empty() {
+                maxima.push(format!("{}: {}", model.name(), MemoryHeld::most(&found.held)));
+            }
         }
     }
-    if args.run.json {
-        output::print_json(&rows);
-        return Ok(());
-    }
-    println!(
-        "{WRITE_BYTES} B overwrites of a file of {file} MiB at random, {seconds} s, the second half of it\n"
-    );
-    let columns =
-        ["device", "system", "writes/s", "over ext4", "99.9 % ms", "slowest ms", "B written", "pages read"];
-    let mut table = ReportTable::new(2, &columns);
-    let mut base = f64::NAN;
-    for row in &rows {
-        base = if row.system == "ext4" { row.steady_per_s } else { base };
-        let number = |number: Option<f64>, digits| number.map_or(String::new(), |n| format!("{n:.digits$}"));
-        table.row([
-            row.model.clone(),
-            row.system.to_owned(),
-            format!("{:.0}", row.steady_per_s),
-            number(Some(row.steady_per_s / base).filter(|ratio| !ratio.is_nan()), 1),
-            format!("{:.1}", row.p999_ms),
-            format!("{:.1}", row.slowest_ms),
-            number(row.store_bytes_written, 0),
-            number(row.store_pages_read, 3),
-        ]);
-    }
-    print!("{table}");
-    for row in rows.iter().filter(|row| !row.held.is_empty()) {
-        let MemoryHeld {
-            dirty_mib,
-            deltas_mib,
-            dirty_age_s,
-            buffer_used_mib,
-            resident_mib,
-            slowest_ms,
-            second,
-        } = MemoryHeld::most(&row.held);
-        println!(
-            "\n{}: at most, in {second} s: dirty {dirty_mib:.0} MiB, of that deltas {deltas_mib:.0} MiB, {dirty_age_s:.0} s old; \
-             buffer {buffer_used_mib:.0} MiB; resident {resident_mib:.0} MiB; slowest write {slowest_ms:.0} ms",
-            row.model
-        );
-    }
+    report.table("rows", &table);
+    maxima.iter().for_each(|line| report.line(line));
+    report.print(args.run.json);
     Ok(())
 }
 
 /// Writes to every page `passes` times, then for `seconds` seconds.
 fn measure(
-    model: String,
-    system: &'static str,
+    system: &str,
     mounted: &MountedSystem,
     pages: u64,
     (passes, seconds, watch): (u64, u64, bool),
-) -> Result<SteadyRow, BenchError> {
+) -> Result<SteadyFigures, BenchError> {
     let path = &mounted.file;
     let cached =
         OpenOptions::new().read(true).open(path).map_err(|e| BenchError::io("cannot open", path, e))?;
-    let counted = || if system == "weir" { counters(path.parent().unwrap_or(path)) } else { Ok(None) };
+    let mount = path.parent().unwrap_or(path);
+    let counted = || -> Result<_, BenchError> {
+        Ok(if system == "weir" { Some(weir_status(mount)?.counters.store) } else { None })
+    };
     let (mut seed, mut took, mut rates, mut held) = (1, Vec::new(), Vec::new(), Vec::new());
     let mut load = PageOverwriter::open(path, pages, WRITE_BYTES, seed)?;
     let (mut before, mut writes) = (None, 0);
@@ -223,8 +217,7 @@ fn measure(
             done += one.writes;
         }
         if watch && system == "weir" {
-            let mut now =
-                MemoryHeld { second: held.len() as u64, ..self::held(path.parent().unwrap_or(path))? };
+            let mut now = MemoryHeld { second: held.len() as u64, ..self::held(mount)? };
             now.slowest_ms = slowest.as_secs_f64() * 1e3;
             held.push(now);
         }
@@ -236,60 +229,30 @@ fn measure(
         fadvise(&cached, 0, None, Advice::DontNeed)
             .map_err(|error| BenchError::io("cannot advise", path, error.into()))?;
     }
-    let each = |now: Option<StoreCounts>, of: fn(&StoreCounts) -> u64| {
-        Some((of(&now?) - of(before.as_ref()?)) as f64 / writes.max(1) as f64)
-    };
     let after = counted()?;
-    let half = &rates[rates.len() / 2..];
-    Ok(SteadyRow {
-        model,
-        system,
-        steady_per_s: median(half),
+    let each = |of: fn(&StoreCountersReport) -> u64| {
+        Some((of(after.as_ref()?) - of(before.as_ref()?)) as f64 / writes.max(1) as f64)
+    };
+    Ok(SteadyFigures {
         writes_per_s: rates,
-        p999_ms: quantile(&took, 0.999),
-        slowest_ms: quantile(&took, 1.0),
+        took_ms: took,
         held,
-        store_bytes_written: each(after, |counted| counted.blocks_written * PAGE_BYTES),
-        store_pages_read: each(after, |counted| counted.pages_read),
+        store_bytes_written: each(|counted| counted.blocks_written * PAGE_BYTES),
+        store_pages_read: each(|counted| counted.page_reads),
     })
-}
-
-#[derive(Debug, Clone, Copy)]
-struct StoreCounts {
-    blocks_written: u64,
-    pages_read: u64,
-}
-
-/// Reads the counters of weir's store.
-fn counters(mount: &Path) -> Result<Option<StoreCounts>, BenchError> {
-    let blocks_written = store_counter(mount, "blocks_written")?;
-    let pages_read = store_counter(mount, "page_reads")?;
-    Ok(blocks_written
-        .zip(pages_read)
-        .map(|(blocks_written, pages_read)| StoreCounts { blocks_written, pages_read }))
 }
 
 /// Reads weir's memory and dirty data.
 fn held(mount: &Path) -> Result<MemoryHeld, BenchError> {
-    let status: Value =
-        serde_json::from_str(&run(weir("status").arg("--json").arg(mount))?).unwrap_or(Value::Null);
-    let number = |pointer: &str| status.pointer(pointer).and_then(Value::as_f64).unwrap_or(f64::NAN);
-    let mib = f64::from(1 << 20);
-    let resident = resident_bytes(number("/pid") as u64);
+    let status = weir_status(mount)?;
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     Ok(MemoryHeld {
         second: 0,
-        dirty_mib: number("/dirty/bytes") / mib,
-        deltas_mib: number("/dirty/delta_bytes") / mib,
-        dirty_age_s: number("/dirty/age_ms") / 1e3,
-        buffer_used_mib: (number("/buffer_log/bytes") - number("/buffer_log/free_bytes")) / mib,
-        resident_mib: resident.map_or(f64::NAN, |bytes| bytes as f64 / mib),
+        dirty_mib: mib(status.dirty.bytes),
+        deltas_mib: mib(status.dirty.delta_bytes),
+        dirty_age_s: status.dirty.age_ms as f64 / 1e3,
+        buffer_used_mib: mib(status.buffer_log.bytes - status.buffer_log.free_bytes),
+        resident_mib: resident_bytes(status.pid).map_or(f64::NAN, mib),
         slowest_ms: 0.0,
     })
-}
-
-/// Reads one counter of the store of the weir mounted at `mount`.
-pub(super) fn store_counter(mount: &Path, name: &str) -> Result<Option<u64>, BenchError> {
-    let text = run(weir("status").arg("--json").arg(mount))?;
-    let status: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-    Ok(status["counters"]["store"][name].as_u64())
 }

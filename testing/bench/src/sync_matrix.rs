@@ -21,7 +21,7 @@ use super::result_matrix::{
 };
 use super::run_args::RunSize;
 use super::shared_disk::{DiskSelection, FileSystem, SharedDisk, SharedPlace, WeirStore};
-use super::slow_device::remove_on_drop;
+use super::slow_device::work_directory;
 use super::workload::{PAGE_BYTES, WorkDone, lay_out};
 
 const NAME: &str = "sync-matrix";
@@ -89,9 +89,7 @@ pub(super) fn run_benchmark(args: &SyncMatrixArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
     let scale = SyncScale::new(args);
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let (root, _files) = work_directory(None)?;
     let mut matrix = ResultMatrix::open(args.matrix.into.as_deref())?;
     for &disk in args.disk.list() {
         for &io_bytes in &args.io {
@@ -130,7 +128,7 @@ fn take_turns(
     for round in 0..scale.rounds {
         for (name, system) in systems {
             let turn = place.turn(&weir, system)?;
-            let (spent, written) = (turn.spent()?, place.written());
+            let (spent, written) = (turn.spent()?, place.written_bytes());
             let done =
                 cleanup::uninterrupted(|| writes.run(&turn.directory.join("file"), u64::from(round) + 1))?;
             let store = turn.spent()?.zip(spent).map(|(after, before)| after.since(before).store_bytes);
@@ -138,7 +136,7 @@ fn take_turns(
             // counted.
             drop(turn);
             place.settle()?;
-            let device = place.written().zip(written).map(|(after, before)| after.since(before).bytes);
+            let device = place.written_bytes().zip(written).map(|(after, before)| after - before);
             let each = |bytes: u64| bytes as f64 / (done.writes * writes.io_bytes).max(1) as f64;
             figures.add(RATE, name, done.rate());
             if let Some(device) = device {

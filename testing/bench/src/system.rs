@@ -9,6 +9,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use clap::ValueEnum;
+use procfs::process::Process;
+use weir_status::StatusReport;
 
 use super::cleanup::{self, CleanupGuard};
 use super::error::BenchError;
@@ -190,6 +192,13 @@ pub(super) fn weir_on(buffer: &Path, verb: &str) -> Command {
     weir
 }
 
+/// `weir status --json` of the weir mounted on `mount_point`.
+pub(super) fn weir_status(mount_point: &Path) -> Result<StatusReport, BenchError> {
+    let text = run(weir("status").arg("--json").arg(mount_point))?;
+    serde_json::from_str(&text)
+        .map_err(|source| BenchError::WeirStatus { directory: mount_point.into(), source })
+}
+
 /// This program with a verb, for work in a process of its own.
 pub(super) fn own(verb: &str) -> Command {
     // The link in /proc works even if a newer build has replaced the file.
@@ -223,8 +232,7 @@ fn journal_device(file: &Path, bytes: u64) -> Result<LoopDevice, BenchError> {
 }
 
 /// Resident memory of a process, in bytes.
-pub(super) fn resident_bytes(pid: u64) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+pub(super) fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = Process::new(i32::try_from(pid).ok()?).and_then(|process| process.status());
+    Some(status.ok()?.vmrss? * 1024)
 }

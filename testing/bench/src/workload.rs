@@ -3,11 +3,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::ops::AddAssign;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use device::SeededRng;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
 use super::error::BenchError;
 
@@ -29,6 +32,22 @@ pub(super) enum SyncMode {
 pub(super) struct WorkDone {
     pub(super) writes: u64,
     pub(super) elapsed: Duration,
+}
+
+/// With the rate, as reports have it.
+impl Serialize for WorkDone {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let seconds = self.elapsed.as_secs_f64();
+        json!({ "writes": self.writes, "seconds": seconds, "writes_per_s": self.rate() })
+            .serialize(serializer)
+    }
+}
+
+impl AddAssign for WorkDone {
+    fn add_assign(&mut self, more: WorkDone) {
+        self.writes += more.writes;
+        self.elapsed += more.elapsed;
+    }
 }
 
 impl WorkDone {

@@ -1,14 +1,15 @@
 //! Wrong input of the user: one clear message with the next step, a non-zero exit, and no changed byte.
 
 use crate::common::{
-    self, Bytes, NOBODY, Sandbox, TmpfsMount, assert_says, can_mount, failing_after, fails, is_mounted,
-    succeeds, weir,
+    self, NOBODY, Sandbox, TmpfsMount, assert_says, can_mount, failing_after, fails, is_mounted, succeeds,
+    weir,
 };
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use test_support::DirectoryContents;
 
 /// Mounts the sandbox's store. The mount must fail with a message that contains `part`, and change no byte.
 #[track_caller]
@@ -16,7 +17,7 @@ fn mount_fails(sandbox: &Sandbox, part: &str) {
     if !can_mount() {
         return;
     }
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     let said = fails(weir().arg("mount").arg(sandbox.store()).arg(sandbox.mount_point()));
     before.assert_unchanged(&sandbox.store());
     assert!(!is_mounted(&sandbox.mount_point()));
@@ -94,7 +95,7 @@ fn a_superblock_without_a_good_copy_is_not_repaired() {
         (fs::read(other.store().join("store")).expect("another store")[..4096].to_vec(), "is of store"),
     ] {
         overwrite(&store, last, &copy);
-        let before = Bytes::below(&sandbox.store());
+        let before = DirectoryContents::below(&sandbox.store());
         let output = weir().args(["check", "--repair"]).arg(sandbox.store()).output().expect("runs");
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
@@ -180,7 +181,7 @@ fn a_store_and_a_buffer_of_weir_0_1_are_refused_with_the_way_out_and_left_as_the
         mount_fails(&sandbox, "format 1, which weir 0.1 made");
         mount_fails(&sandbox, "mount it");
         mount_fails(&sandbox, "rsync");
-        let before = Bytes::below(&sandbox.store());
+        let before = DirectoryContents::below(&sandbox.store());
         for (options, code) in [(&["check"][..], 1), (&["check", "--repair"], 2), (&["format"], 1)] {
             if options[0] == "format" && media.len() == 1 && media[0].name == "buffer" {
                 continue;
@@ -229,7 +230,7 @@ fn the_buffer_of_another_store_is_refused() {
 fn a_missing_mount_point_is_refused() {
     let sandbox = Sandbox::formatted();
     fs::remove_dir(sandbox.mount_point()).expect("removed");
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     let said = fails(weir().arg("mount").arg(sandbox.store()).arg(sandbox.mount_point()));
     assert_says(&said, "no such directory");
     before.assert_unchanged(&sandbox.store());
@@ -240,7 +241,7 @@ fn a_mount_point_that_is_a_file_is_refused() {
     let sandbox = Sandbox::formatted();
     fs::remove_dir(sandbox.mount_point()).expect("removed");
     File::create(sandbox.mount_point()).expect("a file");
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     let said = fails(weir().arg("mount").arg(sandbox.store()).arg(sandbox.mount_point()));
     assert_says(&said, "not a directory");
     before.assert_unchanged(&sandbox.store());
@@ -257,7 +258,7 @@ fn a_mount_point_that_is_not_empty_is_refused() {
 #[test]
 fn the_store_itself_is_no_mount_point() {
     let sandbox = Sandbox::formatted();
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     let said = fails(weir().arg("mount").arg(sandbox.store()).arg(sandbox.store()));
     assert_says(&said, "not empty");
     before.assert_unchanged(&sandbox.store());
@@ -296,7 +297,7 @@ fn media_on_weirs_own_mount_are_refused() {
     fs::write(copy.join("buffer"), b"anything").expect("a file");
     let second = sandbox.path("second");
     fs::create_dir(&second).expect("a directory");
-    let before = Bytes::below(&copy);
+    let before = DirectoryContents::below(&copy);
     assert_says(&fails(weir().arg("mount").arg(&copy).arg(&second)), "lies on weir's own mount");
     before.assert_unchanged(&copy);
     mounted.unmount();
@@ -313,7 +314,7 @@ fn without_permission_nothing_is_touched() {
         let private = fs::Permissions::from_mode(0o600);
         fs::set_permissions(sandbox.store().join(name), private).expect("they are ours");
     }
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     let nobody = || {
         let mut command = Command::new(&program);
         command.uid(NOBODY).gid(NOBODY);
@@ -331,7 +332,7 @@ fn a_device_that_returns_errors_is_reported_and_left_alone() {
         return;
     }
     let sandbox = Sandbox::formatted();
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     // The daemon runs in this shell. Its messages go through a pipe, to which the limit does not apply.
     let mut mount = failing_after(0);
     let said = fails(mount.args(["mount", "--foreground"]).arg(sandbox.store()).arg(sandbox.mount_point()));
@@ -360,14 +361,14 @@ fn a_full_device_is_reported_and_nothing_is_left_there() {
 #[test]
 fn format_refuses_what_is_not_blank_by_name() {
     let sandbox = Sandbox::formatted();
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     assert_says(&fails(weir().arg("format").arg(sandbox.store())), "not blank: it holds a weir store");
     before.assert_unchanged(&sandbox.store());
 
     let image = sandbox.path("image");
     File::create(&image).expect("a file").set_len(40 << 20).expect("space");
     overwrite(&image, 0x438, &[0x53, 0xef]);
-    let before = Bytes::below(&image);
+    let before = DirectoryContents::below(&image);
     let said = fails(weir().arg("format").arg("--buffer").arg(sandbox.path("b")).arg(&image));
     assert_says(&said, "ext4");
     before.assert_unchanged(&image);
@@ -377,9 +378,9 @@ fn format_refuses_what_is_not_blank_by_name() {
 #[test]
 fn format_over_an_older_store_needs_force_and_makes_a_new_one() {
     let sandbox = Sandbox::formatted();
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     succeeds(weir().args(["format", "--force"]).arg(sandbox.store()));
-    assert!(before != Bytes::below(&sandbox.store()), "the same store again");
+    assert!(before != DirectoryContents::below(&sandbox.store()), "the same store again");
     succeeds(weir().arg("check").arg(sandbox.store()));
 }
 
@@ -403,7 +404,7 @@ fn sizes_that_make_no_sense_are_refused_before_anything_is_made() {
     assert!(!sandbox.store().exists());
 
     let sandbox = Sandbox::formatted();
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     for options in [
         ["--memory", "1MiB"],
         ["--dirty", "2GiB"],
@@ -419,7 +420,7 @@ fn sizes_that_make_no_sense_are_refused_before_anything_is_made() {
 #[test]
 fn check_tells_findings_from_what_it_could_not_check() {
     let sandbox = Sandbox::formatted();
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     let check = |sandbox: &Sandbox| {
         let output = weir().args(["check", "--json"]).arg(sandbox.store()).output().expect("runs");
         (output.status.code(), output.stdout)
@@ -431,7 +432,7 @@ fn check_tells_findings_from_what_it_could_not_check() {
     before.assert_unchanged(&sandbox.store());
 
     overwrite(&sandbox.store().join("buffer"), 40, &[0xff; 8]);
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     assert_eq!(check(&sandbox).0, Some(1));
     before.assert_unchanged(&sandbox.store());
     fs::remove_file(sandbox.store().join("buffer")).expect("removed");

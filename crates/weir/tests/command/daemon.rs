@@ -1,7 +1,7 @@
 //! The process behind a mount: its inheritance from the caller, its messages, and the errors about a stopped
 //! daemon.
 
-use crate::common::{PATIENCE, Sandbox, can_mount, fails, is_mounted, succeeds, weir};
+use crate::common::{PATIENCE, Sandbox, can_mount, fails, is_mounted, status_of, succeeds, weir};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -24,8 +24,7 @@ impl Background {
         shell.args(["media", "mnt"]).current_dir(sandbox.path(""));
         let output = shell.output().expect("a shell");
         let mounted = is_mounted(&sandbox.mount_point());
-        let status = mounted.then(|| status(&sandbox.mount_point()));
-        let pid = status.map_or(0, |status| status["pid"].as_u64().expect("a number") as u32);
+        let pid = if mounted { status_of(&sandbox.mount_point()).pid } else { 0 };
         let background = Background { dir: sandbox.mount_point(), pid };
         assert!(mounted && output.status.success(), "{output:?}");
         background
@@ -52,11 +51,6 @@ impl Drop for Background {
             let _ = rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::DETACH);
         }
     }
-}
-
-fn status(dir: &Path) -> serde_json::Value {
-    let output = succeeds(weir().args(["status", "--json"]).arg(dir));
-    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 #[test]
@@ -87,7 +81,7 @@ fn a_daemon_keeps_nothing_of_its_caller_and_writes_to_its_log() {
     let sandbox = Sandbox::formatted();
     let mounted = Background::by(r#""$@" 7</dev/zero 9>inherited"#, &sandbox);
     let link = |name: &str| fs::read_link(mounted.proc(name)).expect("a link");
-    let log = PathBuf::from(status(&mounted.dir)["log"].as_str().expect("a log"));
+    let log = PathBuf::from(status_of(&mounted.dir).log.expect("a log"));
     assert_eq!(link("fd/0"), Path::new("/dev/null"));
     assert_eq!(link("fd/1"), Path::new("/dev/null"));
     assert_eq!(link("fd/2"), log);

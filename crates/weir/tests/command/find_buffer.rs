@@ -1,10 +1,11 @@
 //! weir finds a store's buffer in its last place, beside the store, or on a block device. It takes no other
 //! buffer, and refuses to choose between two.
 
-use crate::common::{Bytes, Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
+use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use test_support::DirectoryContents;
 
 /// A store and a buffer that are files in two directories.
 fn apart(sandbox: &Sandbox) -> (PathBuf, PathBuf) {
@@ -39,7 +40,7 @@ fn a_buffer_elsewhere_is_found_where_it_was_last_and_a_missing_one_is_said_with_
     succeeds(&mut check(&store));
     let moved = sandbox.path("moved");
     fs::rename(&buffer, &moved).expect("the buffer moves");
-    let before = Bytes::below(&sandbox.path("slow"));
+    let before = DirectoryContents::below(&sandbox.path("slow"));
     let said = not_checked(&store);
     for part in [
         "the buffer is missing",
@@ -87,7 +88,7 @@ fn of_two_media_that_say_to_be_the_buffer_none_is_taken() {
     let (store, buffer) = apart(&sandbox);
     let copy = sandbox.path("slow").join("buffer");
     fs::copy(&buffer, &copy).expect("a copy");
-    let before = Bytes::below(&sandbox.path("slow"));
+    let before = DirectoryContents::below(&sandbox.path("slow"));
     let said = not_checked(&store);
     for part in ["two buffers", &buffer.display().to_string(), &copy.display().to_string(), "--buffer PATH"] {
         assert_says(&said, part);
@@ -108,22 +109,17 @@ fn a_commit_interval_that_was_said_once_is_kept() {
     let sandbox = Sandbox::formatted();
     let interval = |options: &[&str]| {
         let mounted = sandbox.mount_with(options);
-        let interval = mounted.status()["commit_interval_ms"].clone();
-        let interval = if interval.is_null() {
-            mounted.status()["settings"]["commit_interval_ms"].clone()
-        } else {
-            interval
-        };
+        let interval = mounted.status().settings.commit_interval_ms;
         mounted.unmount();
-        interval.as_f64()
+        interval
     };
-    assert_eq!(interval(&[]), Some(1000.0));
-    assert_eq!(interval(&["--commit-interval", "250"]), Some(250.0));
-    assert_eq!(interval(&[]), Some(250.0));
+    assert_eq!(interval(&[]), 1000);
+    assert_eq!(interval(&["--commit-interval", "250"]), 250);
+    assert_eq!(interval(&[]), 250);
     fs::rename(sandbox.store(), sandbox.path("elsewhere")).expect("it moves");
     fs::rename(sandbox.path("elsewhere"), sandbox.store()).expect("it comes back");
-    assert_eq!(interval(&["--commit-interval", "1000"]), Some(1000.0));
-    assert_eq!(interval(&[]), Some(1000.0));
+    assert_eq!(interval(&["--commit-interval", "1000"]), 1000);
+    assert_eq!(interval(&[]), 1000);
 }
 
 /// A file as a block device, until it is dropped.

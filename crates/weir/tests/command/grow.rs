@@ -1,7 +1,6 @@
 //! `weir grow` enlarges a full store while programs fill it, an unmounted store, and a buffer.
 
 use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
-use serde_json::Value;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -75,12 +74,6 @@ fn grow_buffer(path: &Path, size: &str) -> Command {
     command
 }
 
-fn buffer_bytes(dir: &Path) -> u64 {
-    let status = succeeds(weir().arg("status").arg("--json").arg(dir)).stdout;
-    let status: Value = serde_json::from_slice(&status).expect("JSON");
-    status["buffer_log"]["bytes"].as_u64().expect("a size")
-}
-
 #[test]
 fn a_buffer_grows_under_a_mount_and_what_it_took_since_is_there_after_a_kill() {
     if !can_mount() {
@@ -96,12 +89,12 @@ fn a_buffer_grows_under_a_mount_and_what_it_took_since_is_there_after_a_kill() {
     assert_says(&fails(&mut grow_buffer(mounted.dir(), "2MiB")), "more than");
     let said = String::from_utf8(succeeds(&mut grow_buffer(&store, "64MiB")).stdout).expect("text");
     assert_says(&said, "the buffer has 64 MiB now");
-    assert!(buffer_bytes(mounted.dir()) > 63 * MIB);
+    assert!(mounted.status().buffer_log.bytes > 63 * MIB);
     assert_eq!(fill(&mut file, 60), 60);
     mounted.kill();
     let mounted = sandbox.mount();
     assert_holds(&mounted, 60);
-    assert!(buffer_bytes(mounted.dir()) > 63 * MIB);
+    assert!(mounted.status().buffer_log.bytes > 63 * MIB);
     mounted.unmount();
     succeeds(weir().arg("check").arg(store));
 }

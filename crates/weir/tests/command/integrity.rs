@@ -1,6 +1,6 @@
 //! `weir scrub`, `weir space` and `weir check --repair`, on stores in use, damaged and cut off.
 
-use crate::common::{Bytes, Sandbox, assert_says, can_mount, fails, succeeds, weir};
+use crate::common::{Sandbox, assert_says, can_mount, fails, space_of, succeeds, weir};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
@@ -10,6 +10,7 @@ use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use test_support::DirectoryContents;
 
 fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
@@ -116,17 +117,16 @@ fn space_adds_up_and_says_what_is_used() {
     fs::write(mounted.path("file"), unique(5000, 3)).expect("a file");
     mounted.unmount();
     let mounted = sandbox.mount();
-    let space = json(&succeeds(weir().args(["space", "--json"]).arg(mounted.dir())));
-    let number = |name: &str| space[name].as_u64().unwrap_or_else(|| panic!("{name}: {space}"));
-    assert!(number("live_bytes_bound") >= 5000 * 4096, "{space}");
-    assert!(number("free_bytes") + number("live_bytes_bound") <= number("total_bytes"), "{space}");
-    assert_eq!(number("used_bytes") + number("available_bytes"), number("usable_bytes"), "{space}");
-    assert!(number("used_bytes") >= 5000 * 4096 && number("usable_bytes") < number("total_bytes"), "{space}");
-    let exact = json(&succeeds(weir().args(["space", "--json", "--exact"]).arg(mounted.dir())));
-    let main = &exact["by_volume"][0];
-    assert_eq!((main["name"].as_str(), main["shared_bytes"].as_u64()), (Some("main"), Some(0)));
-    assert_eq!(main["exclusive_bytes"], exact["data_bytes"]);
-    assert!(exact["data_bytes"].as_u64().expect("a number") >= 5000 * 4096);
+    let space = space_of(mounted.dir(), &[]);
+    assert!(space.live_bytes_bound >= 5000 * 4096, "{space:#?}");
+    assert!(space.free_bytes + space.live_bytes_bound <= space.total_bytes, "{space:#?}");
+    assert_eq!(space.used_bytes + space.available_bytes, space.usable_bytes, "{space:#?}");
+    assert!(space.used_bytes >= 5000 * 4096 && space.usable_bytes < space.total_bytes, "{space:#?}");
+    let exact = space_of(mounted.dir(), &["--exact"]);
+    let main = &exact.by_volume.expect("the volumes")[0];
+    assert_eq!((main.name.as_deref(), main.shared_bytes), (Some("main"), 0));
+    assert_eq!(Some(main.exclusive_bytes), exact.data_bytes);
+    assert!(main.exclusive_bytes >= 5000 * 4096);
     let text = succeeds(weir().args(["space", "--exact"]).arg(mounted.dir())).stdout;
     assert!(String::from_utf8_lossy(&text).contains("main"));
     mounted.unmount();
@@ -196,7 +196,7 @@ fn an_image_cut_off_anywhere_is_refused_with_a_reason_and_stays_as_it_is() {
             }
             let file = OpenOptions::new().write(true).open(copy.join(name)).expect("it");
             file.set_len(cut).expect("shorter");
-            let before = Bytes::below(&copy);
+            let before = DirectoryContents::below(&copy);
             for options in [&["check"][..], &["check", "--repair"]] {
                 let output = weir().args(options).arg(&copy).output().expect("it runs");
                 let (out, said) =
@@ -261,7 +261,7 @@ fn a_store_with_a_change_below_a_damaged_node_is_not_written_to_and_is_mounted_t
             fs::copy(store.join(file), copy.join(file)).expect("a copy");
         }
         pair.into_iter().for_each(|at| flip(&copy, at + 2048));
-        let before = Bytes::below(&copy);
+        let before = DirectoryContents::below(&copy);
         let output = weir().args(["check", "--repair"]).arg(&copy).output().expect("it runs");
         let found = String::from_utf8_lossy(&output.stdout);
         if found.contains("so the store can only be read") {

@@ -1,8 +1,6 @@
 //! The command's error messages: complete, in its own words, with the next step.
 
-use crate::common::{
-    self, Bytes, Mounted, Sandbox, assert_says, can_mount, failing_after, fails, succeeds, weir,
-};
+use crate::common::{self, Mounted, Sandbox, assert_says, can_mount, failing_after, fails, succeeds, weir};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use test_support::DirectoryContents;
 
 /// The output of `command`, which must refuse its command line with the exit code for that.
 #[track_caller]
@@ -112,7 +111,7 @@ fn a_directory_that_is_not_empty_becomes_no_store() {
     let dir = sandbox.path("precious");
     fs::create_dir_all(dir.join("lost+found")).expect("a directory");
     fs::write(dir.join("letters"), "mine").expect("a file");
-    let before = Bytes::below(&dir);
+    let before = DirectoryContents::below(&dir);
     let format = || {
         let mut format = weir();
         format.arg("format").args(common::SMALL).arg(&dir);
@@ -205,7 +204,7 @@ fn a_check_with_the_wrong_buffer_is_no_finding() {
 #[test]
 fn an_old_buffer_that_is_another_file_is_a_mistake_and_no_loss() {
     let (sandbox, other) = (Sandbox::formatted(), Sandbox::formatted());
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     let theirs = other.store().join("buffer");
     for wrong in [Path::new("/etc/passwd"), &theirs, &sandbox.path("nothing")] {
         let mut replace = weir();
@@ -221,7 +220,7 @@ fn a_buffer_is_as_large_as_format_makes_one_wherever_it_comes_from() {
     let sandbox = Sandbox::formatted();
     let small = sandbox.path("small");
     File::create(&small).expect("a file").set_len(1 << 20).expect("space");
-    let before = Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     let replace = |what: &str, value: &Path| {
         let said = fails(weir().args(["replace-buffer", what]).arg(value).arg(sandbox.store()));
         assert_says(&said, "less than 8 MiB");

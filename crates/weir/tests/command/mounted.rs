@@ -1,6 +1,6 @@
 //! A mounted store: written data is there again after an unmount, and after a kill.
 
-use crate::common::{Mounted, Sandbox, can_mount, fails, is_mounted, succeeds, weir};
+use crate::common::{Mounted, Sandbox, can_mount, fails, is_mounted, status_of, succeeds, weir};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -65,7 +65,7 @@ fn weir_sync_makes_everything_durable() {
     fs::write(mounted.path("file"), b"not synced by its writer").expect("a file");
     succeeds(weir().arg("sync").arg(mounted.dir()));
     let status = mounted.status();
-    assert_eq!(status["lsns"]["applied"], status["lsns"]["durable"]);
+    assert_eq!(status.lsns.applied, status.lsns.durable);
     mounted.kill();
     let mounted = sandbox.mount();
     assert_eq!(fs::read(mounted.path("file")).expect("durable"), b"not synced by its writer");
@@ -157,20 +157,20 @@ fn status_names_the_pid_the_version_and_how_things_stand() {
     file.write_all(&[1; 5000]).expect("a write");
     file.sync_all().expect("a sync");
     let status = mounted.status();
-    assert_eq!(status["pid"], mounted.pid());
-    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
-    assert!(status["dirty"]["pages"].as_u64().expect("a number") >= 2);
-    assert!(status["counters"]["syncs"].as_u64().expect("a number") >= 1);
-    assert_eq!(status["counters"]["store_io_for_syncs"], 0);
-    assert!(status["latency"]["fsync"]["count"].as_u64().expect("a number") >= 1);
-    assert!(status["slowest_ms"]["buffer"]["flush"].as_f64().expect("a number") > 0.0, "a sync flushes it");
-    let write = &status["latency"]["write"];
-    assert!(write["p50_us"].as_f64().expect("a number") > 0.0);
-    assert!(write["max_us"].as_f64() >= write["p50_us"].as_f64());
-    assert!(status["space"]["total_bytes"].as_u64().expect("a number") > 16 << 20);
-    assert_eq!(status["settings"]["fetch"], "adaptive");
-    let wake_up = &status["wake_up"];
-    assert_eq!(wake_up["state"] == "off", wake_up["why_off"].is_string(), "{wake_up}");
+    assert_eq!(status.pid, mounted.pid());
+    assert_eq!(status.version, env!("CARGO_PKG_VERSION"));
+    assert!(status.dirty.pages >= 2);
+    assert!(status.counters.syncs >= 1);
+    assert_eq!(status.counters.store_io_for_syncs, 0);
+    assert!(status.latency["fsync"].count >= 1);
+    assert!(status.slowest_ms.buffer.flush > 0.0, "a sync flushes it");
+    let write = &status.latency["write"];
+    assert!(write.p50_us > 0.0);
+    assert!(write.max_us >= write.p50_us);
+    assert!(status.space.total_bytes > 16 << 20);
+    assert_eq!(status.settings.fetch, "adaptive");
+    let wake_up = status.wake_up;
+    assert_eq!(wake_up.state == "off", wake_up.why_off.is_some(), "{wake_up:?}");
     let shown = succeeds(weir().arg("status").arg(mounted.dir())).stdout;
     assert!(String::from_utf8_lossy(&shown).contains(&format!("pid {}", mounted.pid())));
     drop(file);
@@ -185,8 +185,8 @@ fn a_mount_that_lets_processors_sleep_says_so_and_has_two_threads() {
     let sandbox = Sandbox::formatted();
     let mounted = sandbox.mount_with(&["--wake-up=off"]);
     let status = mounted.status();
-    assert_eq!(status["wake_up"]["why_off"], "--wake-up=off");
-    assert_eq!(status["settings"]["threads"], 2);
+    assert_eq!(status.wake_up.why_off.as_deref(), Some("--wake-up=off"));
+    assert_eq!(status.settings.threads, 2);
     let shown = succeeds(weir().arg("status").arg(mounted.dir())).stdout;
     assert!(String::from_utf8_lossy(&shown).contains("wake-up    off: --wake-up=off"));
 }
@@ -203,15 +203,15 @@ fn partial_writes_to_pages_that_are_not_in_memory_read_nothing() {
     let mounted = sandbox.mount();
     let file = OpenOptions::new().write(true).open(mounted.path("file")).expect("the file");
     // Mounting reads the file system's metadata.
-    let reads_before = mounted.status()["counters"]["store_reads"].clone();
+    let reads_before = mounted.status().counters.store_reads;
     (0..1024u64).for_each(|page| file.write_all_at(&[2; 512], page * 4096 + 1000).expect("a write"));
     file.sync_data().expect("a sync");
-    let counters = &mounted.status()["counters"];
-    assert!(counters["writes_to_absent_pages"].as_u64().expect("a number") >= 1024, "{counters}");
-    assert_eq!(counters["store_reads"]["for_writes"], reads_before["for_writes"]);
-    assert_eq!(counters["store_reads"]["for_reads"], reads_before["for_reads"]);
-    assert_eq!(counters["store_reads"]["ahead"], reads_before["ahead"]);
-    assert_eq!(counters["store_io_for_syncs"], 0);
+    let counters = mounted.status().counters;
+    assert!(counters.writes_to_absent_pages >= 1024, "{counters:?}");
+    assert_eq!(counters.store_reads.for_writes, reads_before.for_writes);
+    assert_eq!(counters.store_reads.for_reads, reads_before.for_reads);
+    assert_eq!(counters.store_reads.ahead, reads_before.ahead);
+    assert_eq!(counters.store_io_for_syncs, 0);
     drop(file);
     let bytes = fs::read(mounted.path("file")).expect("the file");
     let page = [vec![1; 1000], vec![2; 512], vec![1; 4096 - 1512]].concat();
@@ -221,8 +221,8 @@ fn partial_writes_to_pages_that_are_not_in_memory_read_nothing() {
 
 /// Pages fetched since the mount: for waiting readers, and ahead of readers.
 fn fetched(mounted: &Mounted) -> [u64; 2] {
-    let reads = mounted.status()["counters"]["store_reads"].clone();
-    ["for_reads", "ahead"].map(|cause| reads[cause].as_u64().expect("a number"))
+    let reads = mounted.status().counters.store_reads;
+    [reads.for_reads, reads.ahead]
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn small_files_that_were_made_together_are_fetched_together_once_some_are_read()
     let (for_reads, ahead) = (after[0] - before[0], after[1] - before[1]);
     let pages: u64 = (0..FILES).map(|file| (content(file).len() as u64).div_ceil(4096)).sum();
     // Pages of the last records were found in the buffer. A stored part of its log may not be freed yet.
-    let found = mounted.status()["counters"]["replayed"].as_u64().expect("a number");
+    let found = mounted.status().counters.replayed;
     let fetched = for_reads + ahead;
     assert!(fetched <= pages && fetched + found >= pages, "each once: {for_reads} for reads, {ahead} ahead");
     assert!(ahead > pages / 2, "{for_reads} for reads");
@@ -281,9 +281,7 @@ fn a_mount_in_the_background_returns_when_it_is_ready_and_sigterm_ends_it() {
     }
     let sandbox = Sandbox::formatted();
     succeeds(weir().arg("mount").arg(sandbox.store()).arg(sandbox.mount_point()));
-    let status = succeeds(weir().args(["status", "--json"]).arg(sandbox.mount_point()));
-    let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
-    let pid = status["pid"].as_u64().expect("a pid").to_string();
+    let pid = status_of(&sandbox.mount_point()).pid.to_string();
     let written = fs::write(sandbox.mount_point().join("file"), b"ready");
     succeeds(Command::new("kill").arg(&pid));
     written.expect("it was ready");

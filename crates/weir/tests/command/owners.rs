@@ -1,6 +1,6 @@
 //! Several users and one mount: which of them find its daemon, and their rights.
 
-use crate::common::{self, NOBODY, PATIENCE, SMALL, Sandbox, can_mount, fails, succeeds, weir};
+use crate::common::{NOBODY, PATIENCE, SMALL, Sandbox, can_mount, fails, succeeds, weir};
 use rustix::process::{Gid, Uid};
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use test_support::DirectoryContents;
 
 /// A user who is neither root nor the mount's owner.
 const STRANGER: u32 = 65533;
@@ -49,7 +50,7 @@ fn the_owner_of_the_files_may_look_and_sync_and_no_more() {
     fs::write(mounted.path("file"), b"not synced").expect("a file");
     succeeds(by(NOBODY, &program).arg("sync").arg(mounted.dir()));
     let status = mounted.status();
-    assert_eq!(status["lsns"]["applied"], status["lsns"]["durable"]);
+    assert_eq!(status.lsns.applied, status.lsns.durable);
     succeeds(by(NOBODY, &program).arg("status").arg(mounted.dir()));
     let refused = [&["volume", "clone"][..], &["volume", "delete"], &["scrub"]];
     for command in refused {
@@ -98,7 +99,7 @@ fn a_socket_of_who_did_not_mount_is_not_believed() {
     let mounted = sandbox.mount();
     let device = fs::metadata(mounted.dir()).expect("a mount").dev();
     let pretender = pretend(device, STRANGER);
-    assert_eq!(mounted.status()["pid"], mounted.pid());
+    assert_eq!(mounted.status().pid, mounted.pid());
     // The command trusts the same name if root holds it, so the pretender above had the right name.
     drop(pretender);
     let pretender = pretend(device, 0);
@@ -256,7 +257,7 @@ fn a_run_directory_of_another_user_is_refused_by_name_before_anything_is_mounted
     let run = sandbox.path("run");
     fs::create_dir(&run).expect("a directory");
     fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).expect("it is ours");
-    let before = common::Bytes::below(&sandbox.store());
+    let before = DirectoryContents::below(&sandbox.store());
     let mut mount = namespace.command(NOBODY, &program);
     mount.arg("mount").args([sandbox.store(), sandbox.mount_point()]).env("XDG_RUNTIME_DIR", &run);
     let said = fails(&mut mount);

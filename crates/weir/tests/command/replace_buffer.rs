@@ -1,6 +1,6 @@
 //! `weir replace-buffer`: a buffer on another device, a lost buffer, and a lost buffer that comes back.
 
-use crate::common::{Mounted, Sandbox, can_mount, fails, succeeds, weir};
+use crate::common::{Mounted, PATIENCE, Sandbox, can_mount, fails, succeeds, weir};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -129,9 +129,17 @@ fn what_a_lost_buffer_leaves_is_an_epoch_that_is_whole_and_that_programs_can_go_
     let first = epoch_of_now(&mounted);
     write_synced(&mounted, "between");
     let second = epoch_of_now(&mounted);
-    let listed = succeeds(weir().args(["volume", "list"]).arg(mounted.dir())).stdout;
-    let listed = String::from_utf8_lossy(&listed).into_owned();
-    assert!(listed.contains(&second) && !listed.contains(&first), "one at a time: {listed}");
+    let list = || {
+        let listed = succeeds(weir().args(["volume", "list"]).arg(mounted.dir())).stdout;
+        String::from_utf8_lossy(&listed).into_owned()
+    };
+    // An epoch is deleted once the next one has been taken.
+    let begun = Instant::now();
+    while list().contains(&first) {
+        assert!(begun.elapsed() < PATIENCE, "one at a time: {}", list());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(list().contains(&second), "{}", list());
     let said = fails(weir().args(["volume", "clone"]).arg(mounted.dir()).arg("epoch-mine"));
     assert!(said.contains("weir takes itself"), "{said}");
     mounted.kill();
@@ -204,13 +212,13 @@ fn a_store_that_can_be_mounted_after_a_kill_of_accept_loss_has_the_copy_that_is_
 fn epoch_of_now(mounted: &Mounted) -> String {
     let now = Instant::now();
     for _ in 0..600 {
-        let epoch = mounted.status()["epoch"].take();
-        match (epoch["last"].as_str(), epoch["age_ms"].as_u64()) {
-            (Some(last), Some(age)) if Duration::from_millis(age) < now.elapsed() => return last.to_owned(),
+        let epoch = mounted.status().epoch;
+        match (epoch.last, epoch.age_ms) {
+            (Some(last), Some(age)) if Duration::from_millis(age) < now.elapsed() => return last,
             _ => std::thread::sleep(Duration::from_millis(100)),
         }
     }
-    panic!("no epoch: {}", mounted.status()["epoch"]);
+    panic!("no epoch: {:?}", mounted.status().epoch);
 }
 
 #[test]

@@ -148,8 +148,8 @@ fn a_store_on_a_full_disk_is_a_full_store_that_goes_on_when_there_is_space() {
     assert!(written > 20, "only {written} files");
     let (inside, outside) = (df(mounted.dir()).0, df(&disk.dir).0);
     assert!(inside.abs_diff(outside) < 40 * MIB, "{inside} inside, {outside} outside");
-    let status = mounted.status();
-    assert!(status["space"]["full_below_bytes"].is_u64(), "{:#}", status["space"]);
+    let space = mounted.status().space;
+    assert!(space.full_below_bytes.is_some(), "{space:#?}");
 
     // Removing files frees space in the store, even without other changes, and returns disk space after a
     // while.

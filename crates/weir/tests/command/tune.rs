@@ -7,7 +7,7 @@ const STREAM_BYTES: usize = 8 << 20;
 
 /// Writes a file sequentially. Returns whether some of its pages bypassed the buffer.
 fn bypasses(mounted: &Mounted, name: &str) -> bool {
-    let pages = || mounted.status()["counters"]["pages_bypassed"].as_u64().expect("a number");
+    let pages = || mounted.status().counters.pages_bypassed;
     let before = pages();
     fs::write(mounted.path(name), vec![7; STREAM_BYTES]).expect("a file");
     pages() > before
@@ -26,7 +26,7 @@ fn a_changed_data_mode_counts_at_once_and_after_a_crash_and_is_kept() {
     succeeds(weir().arg("tune").arg(mounted.dir()).args(["--data", "journal"]));
     mounted.kill();
     let mounted = sandbox.mount();
-    assert_eq!(mounted.status()["settings"]["data"], "journal");
+    assert_eq!(mounted.status().settings.data, "journal");
     let content = fs::read(mounted.path("streams")).expect("durable since the mode was changed");
     assert!(content == vec![7; STREAM_BYTES]);
     assert!(!bypasses(&mounted, "strict again"));
@@ -35,7 +35,7 @@ fn a_changed_data_mode_counts_at_once_and_after_a_crash_and_is_kept() {
     assert!(bypasses(&mounted, "streams again"));
     mounted.unmount();
     let mounted = sandbox.mount();
-    assert_eq!(mounted.status()["settings"]["data"], "ordered");
+    assert_eq!(mounted.status().settings.data, "ordered");
     mounted.unmount();
     let mounted = sandbox.mount_with(&["--read-only"]);
     assert_says(&fails(weir().arg("tune").arg(mounted.dir()).args(["--data", "journal"])), "read-only");

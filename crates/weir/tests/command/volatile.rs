@@ -46,7 +46,7 @@ fn a_buffer_in_memory_is_refused_until_it_is_accepted_and_status_says_so() {
     assert_says(&refused, &format!("error: {}: {LIES_ON_TMPFS}", buffer.display()));
     assert_says(&refused, &format!("`weir replace-buffer --buffer PATH {}`", store.display()));
     let mounted = sandbox.mount_with(&[VOLATILE]);
-    assert_eq!(mounted.status()["volatile"], "lies on tmpfs, which is memory");
+    assert_eq!(mounted.status().volatile.as_deref(), Some("lies on tmpfs, which is memory"));
     let text = succeeds(weir().arg("status").arg(mounted.dir())).stdout;
     assert_says(
         &String::from_utf8_lossy(&text),
@@ -54,7 +54,7 @@ fn a_buffer_in_memory_is_refused_until_it_is_accepted_and_status_says_so() {
     );
     mounted.unmount();
     let looking = sandbox.mount_with(&["--read-only"]);
-    assert_eq!(looking.status()["volatile"], "lies on tmpfs, which is memory");
+    assert_eq!(looking.status().volatile.as_deref(), Some("lies on tmpfs, which is memory"));
     looking.unmount();
 }
 
@@ -64,7 +64,7 @@ fn another_buffer_in_memory_is_refused_and_a_buffer_moves_from_there_to_a_disk()
     let (buffer, store) = (memory.0.join("buffer"), sandbox.store());
     succeeds(weir().arg("format").args(SMALL).arg(&store));
     let mounted = sandbox.mount();
-    assert!(mounted.status()["volatile"].is_null(), "the tests' directory is on a disk");
+    assert_eq!(mounted.status().volatile, None, "the tests' directory is on a disk");
     fs::write(mounted.path("file"), "kept").expect("a file");
     mounted.unmount();
 

@@ -1,7 +1,7 @@
 //! Volumes on a real mount: clones are points in time, volumes are mounted one at a time, and a deletion
 //! frees their space.
 
-use crate::common::{self, Bytes, Mounted, Sandbox, can_mount, fails, succeeds, weir};
+use crate::common::{self, Mounted, Sandbox, can_mount, fails, space_of, succeeds, weir};
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use test_support::DirectoryContents;
 
 /// A clone, or the wish for one.
 fn clone(dir: &Path, name: &str) -> Command {
@@ -46,7 +47,7 @@ fn pattern(seed: u32, len: usize) -> Vec<u8> {
 
 /// The store's live bytes, once freeing is over and a checkpoint has recorded that.
 fn live_bytes(mounted: &Mounted) -> u64 {
-    mounted.status()["space"]["live_bytes_bound"].as_u64().expect("a number")
+    mounted.status().space.live_bytes_bound
 }
 
 #[test]
@@ -65,7 +66,7 @@ fn a_clone_is_what_was_there_and_the_source_goes_on() {
     let file = OpenOptions::new().write(true).open(mounted.path("dir/big")).expect("it");
     file.write_all_at(b"a delta", 123_456).expect("a write");
     file.set_len(2_500_000).expect("shorter");
-    let before = Bytes::below(mounted.dir());
+    let before = DirectoryContents::below(mounted.dir());
     succeeds(&mut clone(mounted.dir(), "copy"));
     succeeds(clone(mounted.dir(), "frozen").arg("--read-only"));
 
@@ -74,13 +75,13 @@ fn a_clone_is_what_was_there_and_the_source_goes_on() {
     fs::remove_file(mounted.path("dir/big")).expect("gone");
     assert_eq!(names(mounted.dir()), ["main", "copy", "frozen"]);
     drop(file);
-    let after = Bytes::below(mounted.dir());
+    let after = DirectoryContents::below(mounted.dir());
     mounted.unmount();
     assert_eq!(names(&sandbox.store()), ["main", "copy", "frozen"]);
 
     for name in ["copy", "frozen", "main"] {
         let mounted = sandbox.mount_with(&["--volume", name]);
-        assert_eq!(mounted.status()["volume"], name);
+        assert_eq!(mounted.status().volume, name);
         if name == "main" { &after } else { &before }.assert_unchanged(mounted.dir());
         let refused = fs::write(mounted.path("small"), b"changed").is_err();
         assert_eq!(refused, name == "frozen", "{name}");
@@ -153,7 +154,7 @@ fn what_cannot_be_cloned_or_deleted_is_refused_with_the_reason() {
     let mounted = sandbox.mount();
     fs::write(mounted.path("file"), b"bytes").expect("a file");
     succeeds(clone(mounted.dir(), "copy").arg("--read-only"));
-    let before = Bytes::below(mounted.dir());
+    let before = DirectoryContents::below(mounted.dir());
     let taken = fails(&mut clone(mounted.dir(), "copy"));
     assert!(taken.contains("there is a volume copy already"), "{taken}");
     assert!(fails(&mut clone(mounted.dir(), "main")).contains("there is a volume main already"));
@@ -176,7 +177,7 @@ fn what_cannot_be_cloned_or_deleted_is_refused_with_the_reason() {
     let arguments = ["mount", "--volume", "copi"];
     let unknown = fails(weir().args(arguments).arg(sandbox.store()).arg(sandbox.mount_point()));
     assert!(unknown.contains("there is no volume copi") && unknown.contains("main, copy"), "{unknown}");
-    let media = Bytes::below(&sandbox.store());
+    let media = DirectoryContents::below(&sandbox.store());
     let mounted = sandbox.mount_with(&["--volume", "copy"]);
     let refused = fails(&mut clone(mounted.dir(), "second"));
     assert!(refused.contains("read-only"), "{refused}");
@@ -198,10 +199,10 @@ fn an_epoch_goes_before_a_writer_is_told_that_the_store_is_full() {
     let mounted = sandbox.mount_with(&["--epoch-every", "1"]);
     let path = mounted.path("file");
     fs::write(&path, pattern(1, 24 << 20)).expect("space");
-    let has_epoch = || mounted.status()["epoch"]["last"].is_string();
+    let has_epoch = || mounted.status().epoch.last.is_some();
     let begun = Instant::now();
     while !has_epoch() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{}", mounted.status()["epoch"]);
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", mounted.status().epoch);
         std::thread::sleep(Duration::from_millis(50));
     }
     // Together with the epoch's pages of the file, more than the store can hold.
@@ -210,7 +211,7 @@ fn an_epoch_goes_before_a_writer_is_told_that_the_store_is_full() {
         file.write_all(&pattern(seed, 24 << 20)).and_then(|()| file.sync_all()).expect("the epoch goes");
         assert!(fs::read(&path).expect("it") == pattern(seed, 24 << 20));
     }
-    assert!(mounted.status()["epoch"]["given_up"].as_u64() > Some(0), "{}", mounted.status()["epoch"]);
+    assert!(mounted.status().epoch.given_up > 0, "{:?}", mounted.status().epoch);
     mounted.unmount();
 }
 
@@ -240,7 +241,7 @@ fn another_volume_is_mounted_after_a_kill_and_each_has_its_own_writes() {
         }
     }
     // A read-only mount of the other volume leaves the records in the buffer.
-    let media = Bytes::below(&sandbox.store());
+    let media = DirectoryContents::below(&sandbox.store());
     let mounted = sandbox.mount_with(&["--read-only"]);
     assert!(fs::read(mounted.path("file")).expect("it") == expected[0]);
     mounted.unmount();
@@ -291,7 +292,7 @@ fn a_kill_while_the_buffer_is_handed_over_loses_nothing() {
 /// Waits until nothing is left to free.
 fn wait_freed(mounted: &Mounted) {
     let begun = Instant::now();
-    while mounted.status()["space"]["freeing"] == true {
+    while mounted.status().space.freeing {
         assert!(begun.elapsed() < Duration::from_secs(60), "it is never done");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -307,12 +308,9 @@ fn the_space_of_a_deleted_volume_comes_back_to_the_byte() {
     fs::write(mounted.path("file"), pattern(3, 20_000_000)).expect("a file");
     succeeds(&mut clone(mounted.dir(), "zero"));
     mounted.unmount();
-    let exact = |mounted: &Mounted| {
-        let output = succeeds(weir().args(["space", "--json", "--exact"]).arg(mounted.dir()));
-        serde_json::from_slice::<Value>(&output.stdout).expect("JSON")
-    };
+    let data_bytes = |mounted: &Mounted| space_of(mounted.dir(), &["--exact"]).data_bytes.expect("counted");
     let mounted = sandbox.mount();
-    let before = exact(&mounted)["data_bytes"].as_u64().expect("a number");
+    let before = data_bytes(&mounted);
     for round in 0..3 {
         succeeds(&mut clone(mounted.dir(), &format!("round{round}")));
         let file = OpenOptions::new().write(true).open(mounted.path("file")).expect("it");
@@ -321,14 +319,14 @@ fn the_space_of_a_deleted_volume_comes_back_to_the_byte() {
         drop(file);
     }
     succeeds(&mut clone(mounted.dir(), "last"));
-    let full = exact(&mounted)["data_bytes"].as_u64().expect("a number");
+    let full = data_bytes(&mounted);
     assert!(full >= before + 3 * 1464 * 4096, "{before} bytes, then {full}");
     for name in ["round1", "zero", "last", "round0", "round2"] {
         succeeds(&mut delete(mounted.dir(), name));
     }
     wait_freed(&mounted);
     assert_eq!(names(mounted.dir()), ["main"]);
-    assert_eq!(exact(&mounted)["data_bytes"].as_u64(), Some(before));
+    assert_eq!(data_bytes(&mounted), before);
     assert!(live_bytes(&mounted) >= before);
     mounted.unmount();
     checked(&sandbox);

@@ -5,12 +5,15 @@
 //! `WEIR_TESTS_MUST_MOUNT=1`, as in CI, makes them fail instead.
 #![allow(dead_code)]
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+use test_support::TestDirectory;
+pub(crate) use test_support::{can_mount, copy_program, succeeds};
+use weir_status::{SpaceReport, StatusReport};
 
 /// Sizes for tests: small enough to compare byte by byte.
 pub(crate) const SMALL: [&str; 4] = ["--size", "64MiB", "--buffer-size", "8MiB"];
@@ -26,20 +29,16 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A temporary directory with a store and a place to mount it.
 pub(crate) struct Sandbox {
-    root: tempfile::TempDir,
+    directory: TestDirectory,
 }
 
 impl Sandbox {
-    /// An empty sandbox in `$WEIR_TESTS_DIR` or `$TMPDIR`, or else in /var/tmp. On some machines /tmp is in
-    /// memory, where no buffer is allowed.
+    /// An empty sandbox.
     #[allow(clippy::new_without_default)]
     pub(crate) fn new() -> Sandbox {
-        let said = ["WEIR_TESTS_DIR", "TMPDIR"].into_iter().find_map(std::env::var_os);
-        let parent = said.map_or("/var/tmp".into(), PathBuf::from);
-        let root =
-            tempfile::Builder::new().prefix("weir-test-").tempdir_in(parent).expect("a temporary directory");
-        fs::create_dir(root.path().join("mnt")).expect("a mount point");
-        Sandbox { root }
+        let directory = TestDirectory::new();
+        fs::create_dir(directory.path("mnt")).expect("a mount point");
+        Sandbox { directory }
     }
 
     /// A sandbox with a small store.
@@ -56,7 +55,7 @@ impl Sandbox {
 
     /// A path in the sandbox.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.root.path().join(name)
+        self.directory.path(name)
     }
 
     /// The directory with the media.
@@ -72,15 +71,16 @@ impl Sandbox {
     /// A copy of the command that any user may run, in a sandbox that any user may enter: the build directory
     /// may be closed to other users. `None`, with a message, if the directories above are closed, too.
     pub(crate) fn command_for_all(&self) -> Option<PathBuf> {
+        let root = self.path("");
         let closed = |dir: &&Path| fs::metadata(dir).expect("an ancestor").permissions().mode() & 0o001 == 0;
-        if let Some(dir) = self.root.path().ancestors().skip(1).find(closed) {
+        if let Some(dir) = root.ancestors().skip(1).find(closed) {
             let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();
             assert!(!must, "others cannot get into {}: set TMPDIR to one that they can", dir.display());
             eprintln!("skipped: others cannot get into {}", dir.display());
             return None;
         }
         let (open, copy) = (fs::Permissions::from_mode(0o755), self.path("weir"));
-        fs::set_permissions(self.root.path(), open.clone()).expect("it is ours");
+        fs::set_permissions(&root, open.clone()).expect("it is ours");
         copy_program(env!("CARGO_BIN_EXE_weir"), &copy);
         fs::set_permissions(&copy, open).expect("it is ours");
         Some(copy)
@@ -167,9 +167,8 @@ impl Mounted {
     }
 
     /// `weir status --json`.
-    pub(crate) fn status(&self) -> serde_json::Value {
-        let output = succeeds(weir().args(["status", "--json"]).arg(&self.dir));
-        serde_json::from_slice(&output.stdout).expect("status prints JSON")
+    pub(crate) fn status(&self) -> StatusReport {
+        status_of(&self.dir)
     }
 
     /// Unmounts with `weir unmount`, and checks that the daemon ended well.
@@ -230,13 +229,18 @@ pub(crate) fn weir() -> Command {
     Command::new(env!("CARGO_BIN_EXE_weir"))
 }
 
-/// Runs `command`, which must succeed.
+/// `weir status --json` of the mount on `dir`.
 #[track_caller]
-pub(crate) fn succeeds(command: &mut Command) -> Output {
-    let output = command.output().expect("the command starts");
-    let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said)).concat();
-    assert!(output.status.success(), "{command:?} ended with {}: {said}", output.status);
-    output
+pub(crate) fn status_of(dir: &Path) -> StatusReport {
+    let output = succeeds(weir().args(["status", "--json"]).arg(dir));
+    serde_json::from_slice(&output.stdout).expect("status prints JSON")
+}
+
+/// `weir space --json` of the mount on `dir`, with `options`.
+#[track_caller]
+pub(crate) fn space_of(dir: &Path, options: &[&str]) -> SpaceReport {
+    let output = succeeds(weir().args(["space", "--json"]).args(options).arg(dir));
+    serde_json::from_slice(&output.stdout).expect("space prints JSON")
 }
 
 /// Runs `command`, which must fail with exit code 1, one message and a next step. Returns the output.
@@ -265,28 +269,10 @@ pub(crate) fn failing_after(kib: u32) -> Command {
     shell
 }
 
-/// Copies a program, in another process. This process may fork for another test while the copy is open for
-/// writing, and the copy cannot be run until that fork has called `exec`.
-pub(crate) fn copy_program(from: &str, to: &Path) {
-    succeeds(Command::new("cp").arg(from).arg(to));
-}
-
 /// Waits until a change gets a later time than earlier changes. Files are stamped with the kernel's tick, 10
 /// ms at most.
 pub(crate) fn next_tick() {
     std::thread::sleep(Duration::from_millis(12));
-}
-
-/// Whether this machine can mount. Prints a message if not.
-pub(crate) fn can_mount() -> bool {
-    let fuse = File::options().read(true).write(true).open("/dev/fuse");
-    let can = rustix::process::geteuid().is_root() && fuse.is_ok();
-    let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();
-    assert!(can || !must, "this test must mount, which needs root and /dev/fuse");
-    if !can {
-        eprintln!("skipped: mounting needs root and /dev/fuse");
-    }
-    can
 }
 
 /// A small file system in memory, until it is dropped.
@@ -304,45 +290,5 @@ impl TmpfsMount {
 impl Drop for TmpfsMount {
     fn drop(&mut self) {
         let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
-    }
-}
-
-/// The mode and content of every file below a directory, to compare later.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Bytes(BTreeMap<PathBuf, (u32, Vec<u8>)>);
-
-impl Bytes {
-    /// All files below `directory` now.
-    pub(crate) fn below(directory: &Path) -> Bytes {
-        let mut all = BTreeMap::new();
-        let mut left = vec![directory.to_path_buf()];
-        while let Some(at) = left.pop() {
-            let found = fs::symlink_metadata(&at).expect("it is there");
-            let bytes = match found.file_type() {
-                kind if kind.is_dir() => {
-                    let entries = fs::read_dir(&at).expect("a listing");
-                    left.extend(entries.map(|entry| entry.expect("an entry").path()));
-                    Vec::new()
-                }
-                kind if kind.is_symlink() => {
-                    fs::read_link(&at).expect("a link").into_os_string().into_encoded_bytes()
-                }
-                _ => fs::read(&at).expect("its bytes"),
-            };
-            all.insert(at, (found.mode(), bytes));
-        }
-        Bytes(all)
-    }
-
-    /// Fails, naming the file, unless everything is as it was.
-    #[track_caller]
-    pub(crate) fn assert_unchanged(&self, directory: &Path) {
-        let now = Bytes::below(directory);
-        let names = |bytes: &Bytes| bytes.0.keys().cloned().collect::<Vec<_>>();
-        assert_eq!(names(self), names(&now), "files came or went");
-        for (path, before) in &self.0 {
-            // Not assert_eq, which would print 40 MiB.
-            assert!(*before == now.0[path], "{} changed", path.display());
-        }
     }
 }

@@ -1,4 +1,4 @@
-use crate::common::{Bytes, Sandbox, can_mount, succeeds, weir};
+use crate::common::{Sandbox, can_mount, succeeds, weir};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
@@ -6,6 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::Path;
+use test_support::DirectoryContents;
 
 /// Every call that changes something is refused with EROFS.
 fn refuses_every_change(dir: &Path) {
@@ -49,7 +50,7 @@ fn a_read_only_mount_shows_what_was_synced_and_changes_no_byte_of_the_media() {
     }
     let sandbox = Sandbox::formatted();
     let bytes = filled(&sandbox);
-    let media = Bytes::below(&sandbox.store());
+    let media = DirectoryContents::below(&sandbox.store());
     let mounted = sandbox.mount_with(&["--read-only"]);
     assert_eq!(fs::read(mounted.path("file")).expect("a read"), bytes);
     refuses_every_change(mounted.dir());

@@ -36,7 +36,7 @@ fn open(path: &Path, flags: OFlags) -> File {
 /// Whether all changes are durable.
 fn is_durable(mounted: &Mounted) -> bool {
     let status = mounted.status();
-    status["lsns"]["applied"] == status["lsns"]["durable"]
+    status.lsns.applied == status.lsns.durable
 }
 
 #[test]
@@ -126,8 +126,8 @@ fn a_direct_read_of_bytes_just_written_reads_nothing_from_the_store_and_a_buffer
     mounted.unmount();
     let mounted = sandbox.mount();
     let reads = || {
-        let counted = mounted.status()["counters"]["store_reads"].clone();
-        ["for_reads", "ahead"].map(|what| counted[what].as_u64().expect("a count")).iter().sum::<u64>()
+        let counted = mounted.status().counters.store_reads;
+        counted.for_reads + counted.ahead
     };
     let (plain, direct) = (open(&path, OFlags::empty()), open(&path, OFlags::DIRECT));
     plain.write_all_at(&[2; 100], 500_000).expect("a write");

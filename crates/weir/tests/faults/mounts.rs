@@ -3,13 +3,13 @@
 use crate::common::{Mounted, Sandbox, can_mount, fails, succeeds, weir};
 use crate::medium::Media;
 use rustix::io::Errno;
-use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use weir_status::StatusReport;
 
 /// Written shortly before the buffer fails, and not synced.
 const UNSYNCED: &[u8] = b"nobody waited for this";
@@ -75,10 +75,10 @@ fn assert_records(mounted: &Mounted, acknowledged: u64) {
 }
 
 #[track_caller]
-fn wait_for(mounted: &Mounted, what: &str, is_so: impl Fn(&Value) -> bool) {
+fn wait_for(mounted: &Mounted, what: &str, is_so: impl Fn(&StatusReport) -> bool) {
     let begun = Instant::now();
     while !is_so(&mounted.status()) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never {what}: {:#}", mounted.status());
+        assert!(begun.elapsed() < Duration::from_secs(60), "never {what}: {:#?}", mounted.status());
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -110,15 +110,15 @@ fn a_store_that_fails_is_named_and_loses_nothing() {
         // Syncs go on: they do not need the store.
         let acknowledged = write_records(&mounted, before, 200);
         assert_eq!(acknowledged, 250, "round {round}");
-        wait_for(&mounted, "stalled", |status| status["stalled"].is_string());
-        let said = mounted.status()["stalled"].as_str().expect("why").to_owned();
+        wait_for(&mounted, "stalled", |status| status.stalled.is_some());
+        let said = mounted.status().stalled.expect("why");
         assert!(said.contains("store"), "round {round}: {said}");
         wait_for_message(&mounted, "nothing has been written back");
         assert_records(&mounted, acknowledged);
         if round % 2 == 0 {
             // The store works again: everything is written back.
             faulty.mend();
-            wait_for(&mounted, "stored", |status| status["dirty"]["pages"] == 0);
+            wait_for(&mounted, "stored", |status| status.dirty.pages == 0);
             wait_for_message(&mounted, "write-back works again");
             mounted.unmount();
         } else {
@@ -142,11 +142,11 @@ fn an_order_that_the_store_cannot_keep_is_refused_and_does_not_count_now_nor_aft
         let mounted = faulty.mount_with(&["--data", before]);
         faulty.media.store.set([None, Some(Errno::IO), None]);
         fails(weir().arg("tune").arg(mounted.dir()).args(["--data", refused]));
-        assert_eq!(mounted.status()["settings"]["data"], before);
+        assert_eq!(mounted.status().settings.data, before);
         faulty.mend();
         mounted.kill();
         let mounted = faulty.mount();
-        assert_eq!(mounted.status()["settings"]["data"], before);
+        assert_eq!(mounted.status().settings.data, before);
         mounted.unmount();
     }
 }
@@ -167,7 +167,7 @@ fn a_buffer_that_fails_stops_changes_says_why_and_keeps_what_was_acknowledged() 
         let acknowledged = write_records(&mounted, before, 50);
         assert_eq!(acknowledged, 50, "a sync succeeded without its buffer");
         let status = mounted.status();
-        assert!(status["failed"].as_str().is_some_and(|why| why.contains("buffer")), "{status:#}");
+        assert!(status.failed.as_ref().is_some_and(|why| why.contains("buffer")), "{status:#?}");
         // Reads continue. Changes fail, even when the device is back, because the device may have lost
         // flushed data.
         assert_records(&mounted, acknowledged);
@@ -176,8 +176,8 @@ fn a_buffer_that_fails_stops_changes_says_why_and_keeps_what_was_acknowledged() 
             File::create(mounted.path("another")).expect_err("a change that cannot be made durable");
         assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
         wait_for_message(&mounted, "read-only from now on");
-        wait_for(&mounted, "rescued", |status| status["rescued"].is_string());
-        let volume = mounted.status()["rescued"].as_str().expect("a name").to_owned();
+        wait_for(&mounted, "rescued", |status| status.rescued.is_some());
+        let volume = mounted.status().rescued.expect("a name");
         wait_for_message(&mounted, &volume);
         mounted.kill();
         let mounted = faulty.mount();
@@ -201,8 +201,8 @@ fn fail_buffer_for_good(faulty: &Faulty, errors: [Option<Errno>; 3]) -> String {
     fs::write(mounted.path("unsynced"), UNSYNCED).expect("a file");
     faulty.media.buffer.set(errors);
     assert_eq!(write_records(&mounted, 50, 1), 50);
-    wait_for(&mounted, "rescued", |status| status["rescued"].is_string());
-    let volume = mounted.status()["rescued"].as_str().expect("a name").to_owned();
+    wait_for(&mounted, "rescued", |status| status.rescued.is_some());
+    let volume = mounted.status().rescued.expect("a name");
     mounted.kill();
     volume
 }
@@ -329,9 +329,9 @@ fn media_that_vanish_and_come_back_lose_nothing_that_was_acknowledged() {
     faulty.media.store.set(gone);
     acknowledged = write_records(&mounted, acknowledged, 100);
     assert_eq!(acknowledged, 200, "the store is not needed for a sync");
-    wait_for(&mounted, "stalled", |status| status["stalled"].is_string());
+    wait_for(&mounted, "stalled", |status| status.stalled.is_some());
     faulty.media.store.set([None; 3]);
-    wait_for(&mounted, "stored", |status| status["dirty"]["pages"] == 0 && status["stalled"].is_null());
+    wait_for(&mounted, "stored", |status| status.dirty.pages == 0 && status.stalled.is_none());
     // Then both, as when a cable is pulled.
     faulty.media.store.set(gone);
     faulty.media.buffer.set(gone);

@@ -11,7 +11,7 @@ fn assert_lives(mounted: &Mounted) {
     fs::write(mounted.path("after"), b"it lives").expect("a file");
     succeeds(weir().arg("sync").arg(mounted.dir()));
     assert_eq!(fs::read(mounted.path("after")).expect("the file"), b"it lives");
-    assert_eq!(mounted.status()["pid"], mounted.pid());
+    assert_eq!(mounted.status().pid, mounted.pid());
     let messages = mounted.messages();
     assert!(!messages.contains("error"), "{messages}");
 }

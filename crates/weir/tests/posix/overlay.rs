@@ -1,12 +1,13 @@
 //! Overlayfs with a mount as its upper directory, as containers use it.
 
-use crate::common::{Bytes, Mounted, Sandbox, can_mount, succeeds, weir};
+use crate::common::{Mounted, Sandbox, can_mount, succeeds, weir};
 use crate::{crash, open_to_all};
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use test_support::DirectoryContents;
 
 /// An overlay whose changes go to a weir mount. Dropping it unmounts.
 struct Overlay(PathBuf);
@@ -100,7 +101,7 @@ fn overlayfs_takes_a_mount_as_its_upper_directory_and_finds_everything_again() {
     }
     let sandbox = Sandbox::formatted();
     let lower = lower(&sandbox);
-    let below = Bytes::below(&lower);
+    let below = DirectoryContents::below(&lower);
     let mounted = open_to_all(&sandbox);
     let overlay = Overlay::mount(&sandbox, &mounted);
     change(&overlay);

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use weir_status::InFlightReport;
 
 const OPEN_FILES: u64 = 100_000;
 
@@ -79,19 +80,13 @@ impl Stage {
         kib("VmRSS:") >> 10
     }
 
-    fn in_flight(&self) -> Vec<(String, u64)> {
-        let status = self.weir.daemon().status();
-        let all = status["in_flight"].as_object().expect("a table");
-        all.iter().map(|(what, count)| (what.clone(), count.as_u64().expect("a count"))).collect()
-    }
-
     /// Waits until the daemon has freed all resources of the dead clients.
     #[track_caller]
     fn settles(&self) {
         let begin = Instant::now();
         loop {
-            let (in_flight, descriptors) = (self.in_flight(), self.descriptors_now());
-            if in_flight.iter().all(|&(_, count)| count == 0) && descriptors <= self.descriptors {
+            let (in_flight, descriptors) = (self.weir.daemon().status().in_flight, self.descriptors_now());
+            if in_flight == InFlightReport::default() && descriptors <= self.descriptors {
                 break;
             }
             let before = self.descriptors;

@@ -1,11 +1,14 @@
 //! Control and load of the processors during a measurement.
 
-use std::fs::{self, File, OpenOptions};
+use std::fmt;
+use std::fs::{File, OpenOptions};
 use std::hint::black_box;
 use std::io::{self, Write};
 use std::path::Path;
 
 use clap::Args;
+use procfs::process::Process;
+use procfs::{CurrentSI, KernelStats};
 use rustix::process::{WaitOptions, getpid, getppid, set_child_subreaper, setsid, waitpid};
 use serde::Serialize;
 
@@ -91,32 +94,32 @@ pub(super) struct ForeignLoad {
     pub(super) host: f64,
 }
 
+/// From this share of foreign load on, the machine counts as busy.
+const IDLE_MAX: f64 = 0.1;
+
+impl fmt::Display for ForeignLoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let idle = if self.used + self.host < IDLE_MAX { "idle" } else { "BUSY" };
+        let [used, host] = [self.used, self.host].map(|share| share * 100.0);
+        write!(f, "the machine was {idle}: others used {used:.0} % of its processors, its host {host:.0} %")
+    }
+}
+
 impl CpuTicks {
     /// Reads the ticks.
     pub(super) fn now() -> Result<CpuTicks, BenchError> {
-        let read =
-            |path: &str| fs::read_to_string(path).map_err(|error| BenchError::io("cannot read", path, error));
-        let (machine, own) = (read("/proc/stat")?, read("/proc/self/stat")?);
-        Ok(CpuTicks::parse(&machine, &own))
-    }
-
-    /// The fields are described in proc(5).
-    fn parse(machine: &str, own: &str) -> CpuTicks {
-        let numbers = |text: &str| -> Vec<u64> {
-            text.split_whitespace().map(|field| field.parse().unwrap_or(0)).collect()
-        };
-        // user nice system idle iowait irq softirq steal. The later fields are included in these.
-        let machine = numbers(machine.lines().next().unwrap_or_default().trim_start_matches("cpu"));
-        let at = |index: usize| machine.get(index).copied().unwrap_or(0);
-        // The second field, the program's name in parentheses, may contain anything.
-        let own = numbers(own.rsplit(')').next().unwrap_or_default());
-        CpuTicks {
-            all: machine.iter().take(8).sum(),
-            busy: at(0) + at(1) + at(2) + at(5) + at(6),
-            stolen: at(7),
-            // utime, stime, cutime, cstime.
-            own: own.iter().skip(11).take(4).sum(),
-        }
+        let failed = |error| BenchError::io("cannot read", "/proc", io::Error::other(error));
+        let machine = KernelStats::current().map_err(failed)?.total;
+        let own = Process::myself().and_then(|own| own.stat()).map_err(failed)?;
+        let [idle, irq, softirq, stolen] =
+            [machine.iowait, machine.irq, machine.softirq, machine.steal].map(Option::unwrap_or_default);
+        let busy = machine.user + machine.nice + machine.system + irq + softirq;
+        Ok(CpuTicks {
+            all: busy + machine.idle + idle + stolen,
+            busy,
+            stolen,
+            own: own.utime + own.stime + (own.cutime + own.cstime) as u64,
+        })
     }
 
     /// Load of other programs since `before`.
@@ -136,13 +139,19 @@ mod tests {
 
     #[test]
     fn others_used_what_the_machine_did_without_us() {
-        let own = |ticks: u64| format!("7 (a ) name) S 1 7 7 0 -1 4 5 6 7 8 {ticks} 1 2 3 20 0 1 0 99");
-        let before = CpuTicks::parse("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1 2 3\n", &own(10));
-        assert_eq!(before, CpuTicks { all: 1000, busy: 150, stolen: 0, own: 16 });
-        let after = CpuTicks::parse("cpu  200 10 100 1400 100 20 20 150 0 0\n", &own(110));
+        let before = CpuTicks { all: 1000, busy: 150, stolen: 0, own: 16 };
+        let after = CpuTicks { all: 2000, busy: 350, stolen: 150, own: 116 };
         let others = after.others_since(before);
         assert!((others.used - 0.1).abs() < 1e-9, "{others:?}");
         assert!((others.host - 0.15).abs() < 1e-9, "{others:?}");
+    }
+
+    #[test]
+    fn a_machine_is_busy_if_others_or_its_host_used_much() {
+        let idle = ForeignLoad { used: 0.01, host: 0.0 }.to_string();
+        assert!(idle.contains("was idle: others used 1 %"), "{idle}");
+        let busy = ForeignLoad { used: 0.01, host: 0.3 }.to_string();
+        assert!(busy.contains("was BUSY") && busy.contains("its host 30 %"), "{busy}");
     }
 
     #[test]

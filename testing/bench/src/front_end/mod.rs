@@ -17,7 +17,7 @@
 //! | `tree`, `tar` | programs on trees of files; the archive of the tree |
 //! | `sqlite` | transactions of SQLite |
 //! | `machine` | processors kept awake or busy, and the load of other programs |
-//! | `report` | figures and targets as text and JSON |
+//! | `targets` | figures with bounds that they must meet |
 
 mod clients;
 mod machine;
@@ -25,12 +25,11 @@ mod mounted;
 mod operations;
 mod overwrites;
 mod peer;
-mod report;
 mod sqlite;
 mod tar;
+mod targets;
 mod tree;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -39,14 +38,14 @@ use clap::{Args, ValueEnum};
 use super::cleanup;
 use super::error::BenchError;
 use super::nonblocking_writes::file_system_of;
-use super::output;
 use super::program::{check_machine, check_programs};
+use super::report::BenchReport;
 use super::run_args::RunSize;
-use super::slow_device::remove_on_drop;
+use super::slow_device::work_directory;
 use clients::ClientOperation;
 use machine::{CpuTicks, PmQosHold};
-use operations::{OperationPlan, OperationRow};
-use report::{FrontEndReport, ReportedOperation, SpeedTarget};
+use operations::{OperationPlan, OperationRow, add_operations};
+use targets::{SpeedTarget, add_targets};
 
 pub(super) use machine::{BusyArgs, run_busy};
 pub(super) use mounted::ProcessUsage;
@@ -125,10 +124,8 @@ pub(super) fn run_benchmark(args: &FrontEndArgs) -> Result<(), BenchError> {
     }
     cleanup::install()?;
     machine::adopt_daemons()?;
-    let parent = args.media.clone().unwrap_or_else(std::env::temp_dir);
-    let root = parent.join(format!("weir-bench-{}", std::process::id()));
-    let files = remove_on_drop(&root);
-    fs::create_dir(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let (root, files) = work_directory(args.media.as_deref())?;
+    let mut report = BenchReport::new("front-end");
     let (start, before) = (Instant::now(), CpuTicks::now()?);
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let busy_threads = if args.load { processors } else { 0 };
@@ -138,20 +135,22 @@ pub(super) fn run_benchmark(args: &FrontEndArgs) -> Result<(), BenchError> {
     let found = measure(args, &root, &disk)?;
     drop((busy, files));
     machine::take_in_adopted();
-    let report = FrontEndReport {
-        benchmark: "front-end",
-        version: env!("CARGO_PKG_VERSION"),
-        kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-        processors,
-        disk: disk.split_whitespace().collect::<Vec<_>>().join(" "),
-        busy_threads,
-        others: CpuTicks::now()?.others_since(before),
-        seconds: start.elapsed().as_secs(),
-        operations: found.operations.into_iter().map(ReportedOperation::from).collect(),
-        targets: found.targets,
-        notes: found.notes,
-    };
-    output::print_result(args.json, &report, || print!("{}", report::text(&report)));
+    let others = CpuTicks::now()?.others_since(before);
+    let seconds = start.elapsed().as_secs();
+    report.line(format!("files on {disk} · {seconds} s"));
+    report.line(others);
+    if busy_threads > 0 {
+        report.line(format!("beside {busy_threads} busy threads of normal priority"));
+    }
+    found.notes.iter().for_each(|note| report.line(note));
+    report.fact("disk", &disk);
+    report.fact("busy_threads", busy_threads);
+    report.fact("others", others);
+    report.fact("seconds", seconds);
+    report.fact("notes", &found.notes);
+    add_operations(&mut report, &found.operations, disk.split(' ').next().unwrap_or_default());
+    add_targets(&mut report, &found.targets);
+    report.print(args.json);
     Ok(())
 }
 

@@ -1,19 +1,21 @@
 //! Mounts of peer and weir, and resource usage of their processes.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use serde_json::Value;
+use host::MountTable;
+use procfs::process::Process;
 
 use super::super::cleanup::{self, CleanupGuard};
 use super::super::error::BenchError;
 use super::super::program::run;
 use super::super::slow_device::unmount_on_drop;
-use super::super::system::{own, weir, weir_on, weir_unmount_on_drop};
+use super::super::system::{own, weir_on, weir_status, weir_unmount_on_drop};
 
 /// How long a mount may take to appear.
 const UP: Duration = Duration::from_secs(10);
@@ -100,22 +102,19 @@ impl FrontEndMount {
         mount.arg(format!("--kernel-cache={}", cache.name()));
         mount.args(threads.map(|threads| format!("--threads={threads}")));
         cleanup::uninterrupted(|| run(mount.arg(media).arg(directory)))?;
-        let process = number(directory, &status(directory)?, "/pid")?;
-        let process = u32::try_from(process).map_err(|_| unclear(directory, "/pid"))?;
+        let process = weir_status(directory)?.pid;
         Ok(FrontEndMount { directory: directory.into(), process, _down: vec![unmounted] })
     }
 
     /// Number of threads in weir's front end.
     pub(super) fn threads(&self) -> Result<u8, BenchError> {
-        let pointer = "/settings/threads";
-        let threads = number(&self.directory, &status(&self.directory)?, pointer)?;
-        u8::try_from(threads).map_err(|_| unclear(&self.directory, pointer))
+        Ok(weir_status(&self.directory)?.settings.threads)
     }
 
-    /// Number of requests that weir has answered and that a program waited for.
+    /// Number of requests that weir has answered and that a program waited for. Requests that no program
+    /// waits for, such as FORGET, are of no kind that has a latency.
     pub(super) fn requests(&self) -> Result<u64, BenchError> {
-        let status = status(&self.directory)?;
-        requests_in(&status).ok_or_else(|| unclear(&self.directory, "/latency/*/count"))
+        Ok(weir_status(&self.directory)?.latency.values().map(|kind| kind.count).sum())
     }
 
     /// The server process.
@@ -130,34 +129,13 @@ pub(super) fn format(media: &Path) -> Result<(), BenchError> {
     run(weir_on(media, "format").args(sizes).arg(media)).map(drop)
 }
 
-fn status(directory: &Path) -> Result<Value, BenchError> {
-    let status = run(weir("status").arg(directory).arg("--json"))?;
-    Ok(serde_json::from_str(&status).unwrap_or_default())
-}
-
-fn number(directory: &Path, status: &Value, pointer: &str) -> Result<u64, BenchError> {
-    status.pointer(pointer).and_then(Value::as_u64).ok_or_else(|| unclear(directory, pointer))
-}
-
-fn unclear(directory: &Path, pointer: &str) -> BenchError {
-    BenchError::WeirStatus { directory: directory.into(), pointer: pointer.to_owned() }
-}
-
-/// The sum over all classes of requests. Requests that no program waits for, such as FORGET, have no class.
-fn requests_in(status: &Value) -> Option<u64> {
-    status["latency"].as_object()?.values().map(|class| class["count"].as_u64()).sum()
-}
-
 fn make(directory: &Path) -> Result<(), BenchError> {
     fs::create_dir_all(directory).map_err(|error| BenchError::io("cannot create", directory, error))
 }
 
 fn wait_for_mount(directory: &Path) -> Result<(), BenchError> {
     let start = Instant::now();
-    let is_mounted = || {
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        mounts.lines().any(|line| line.split(' ').nth(1) == directory.to_str())
-    };
+    let is_mounted = || MountTable::read().is_ok_and(|mounts| mounts.mounted_at(directory).is_some());
     while !is_mounted() {
         if start.elapsed() > UP {
             let says = "no mount appeared".to_owned();
@@ -182,15 +160,16 @@ impl ProcessUsage {
     /// Reads the usage of `process`. Threads that have ended are not counted, but neither peer nor weir ends
     /// any.
     pub(crate) fn by(process: u32) -> Result<ProcessUsage, BenchError> {
-        let tasks = PathBuf::from(format!("/proc/{process}/task"));
-        let failed = |error| BenchError::io("cannot look at", &tasks, error);
-        let mut used = ProcessUsage { cpu: Duration::ZERO, sleeps_behind_the_front_end: 0 };
-        for task in fs::read_dir(&tasks).map_err(failed)? {
-            let task = task.map_err(failed)?.path();
-            let read = |name: &str| fs::read_to_string(task.join(name)).unwrap_or_default();
-            used.cpu += Duration::from_nanos(nanos_on_cpu(&read("schedstat")));
-            if !read("comm").starts_with(FRONT_END_THREADS) {
-                used.sleeps_behind_the_front_end += sleeps(&read("status"));
+        let failed =
+            |error| BenchError::io("cannot look at", format!("/proc/{process}"), io::Error::other(error));
+        let mut used = ProcessUsage::default();
+        let tasks = Process::new(process as i32).and_then(|process| process.tasks()).map_err(failed)?;
+        // A thread that ends meanwhile is passed over.
+        for task in tasks.flatten() {
+            let (Ok(times), Ok(status)) = (task.schedstat(), task.status()) else { continue };
+            used.cpu += Duration::from_nanos(times.sum_exec_runtime);
+            if !status.name.starts_with(FRONT_END_THREADS) {
+                used.sleeps_behind_the_front_end += status.voluntary_ctxt_switches.unwrap_or(0);
             }
         }
         Ok(used)
@@ -206,34 +185,9 @@ impl ProcessUsage {
     }
 }
 
-/// The first number of `/proc/PID/task/TID/schedstat`.
-fn nanos_on_cpu(schedstat: &str) -> u64 {
-    schedstat.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).unwrap_or(0)
-}
-
-/// The voluntary context switches in `/proc/PID/task/TID/status`.
-fn sleeps(status: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_thread_used_is_read_from_what_the_kernel_writes() {
-        assert_eq!(nanos_on_cpu("15856080 1234 77\n"), 15_856_080);
-        let status = "Name:\tcommit\nvoluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t545\n";
-        assert_eq!(sleeps(status), 150);
-    }
-
-    #[test]
-    fn requests_of_all_classes_are_counted() {
-        let status = serde_json::json!({ "latency": { "write": { "count": 5 }, "other": { "count": 2 } } });
-        assert_eq!(requests_in(&status), Some(7));
-        assert_eq!(requests_in(&serde_json::json!({})), None);
-    }
 
     #[test]
     fn a_process_that_works_uses_cpu() {

@@ -6,11 +6,13 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::super::error::BenchError;
+use super::super::quantile::{self, RoundSpread};
+use super::super::report::{BenchReport, ReportCell, ReportTable};
 use super::clients::{self, ClientFiles, ClientOperation, TurnResult};
 use super::machine::PmQosHold;
 use super::mounted::KernelCacheMode;
 use super::mounted::{self, FrontEndMount, ProcessUsage};
-use super::report::{RoundSpread, SpeedTarget, TargetBound};
+use super::targets::{SpeedTarget, TargetBound};
 
 /// Operations, clients and rounds to measure.
 pub(super) struct OperationPlan<'a> {
@@ -48,30 +50,14 @@ impl TurnFigures {
 }
 
 /// One operation by `clients` clients at once, with the figures of all rounds.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub(super) struct OperationRow {
-    pub(super) operation: ClientOperation,
-    pub(super) clients: u8,
+    operation: ClientOperation,
+    clients: u8,
     peer: Vec<TurnFigures>,
     weir: Vec<TurnFigures>,
     /// Empty if the disk's file system does not support the operation.
     disk: Vec<TurnFigures>,
-}
-
-/// Summary of a row over its rounds.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub(super) struct OperationSummary {
-    pub(super) peer_micros: RoundSpread,
-    pub(super) weir_micros: RoundSpread,
-    pub(super) disk_micros: Option<RoundSpread>,
-    /// weir's p50 over the peer's, round by round.
-    pub(super) ratio: RoundSpread,
-    pub(super) peer_per_s: RoundSpread,
-    pub(super) weir_per_s: RoundSpread,
-    pub(super) disk_per_s: Option<RoundSpread>,
-    pub(super) peer_cpu_micros: f64,
-    pub(super) weir_cpu_micros: f64,
-    pub(super) weir_sleeps: f64,
 }
 
 fn all(cells: &[TurnFigures], of: fn(&TurnFigures) -> f64) -> Vec<f64> {
@@ -83,28 +69,50 @@ impl OperationRow {
         OperationRow { operation, clients, peer: Vec::new(), weir: Vec::new(), disk: Vec::new() }
     }
 
-    pub(super) fn summary(&self) -> OperationSummary {
-        let spread = |cells: &[TurnFigures], of: fn(&TurnFigures) -> f64| RoundSpread::of(&all(cells, of));
-        let disk = |of| (!self.disk.is_empty()).then(|| spread(&self.disk, of));
-        let p50: fn(&TurnFigures) -> f64 = |cell| cell.p50_micros;
-        let per_s: fn(&TurnFigures) -> f64 = |cell| cell.per_s;
-        let sleeps = all(&self.weir, |cell| cell.sleeps);
-        let rounds = self.peer.iter().zip(&self.weir);
-        let ratios: Vec<f64> = rounds.map(|(peer, weir)| weir.p50_micros / peer.p50_micros).collect();
-        OperationSummary {
-            peer_micros: spread(&self.peer, p50),
-            weir_micros: spread(&self.weir, p50),
-            disk_micros: disk(p50),
-            ratio: RoundSpread::of(&ratios),
-            peer_per_s: spread(&self.peer, per_s),
-            weir_per_s: spread(&self.weir, per_s),
-            disk_per_s: disk(per_s),
-            peer_cpu_micros: spread(&self.peer, |cell| cell.cpu_micros).median,
-            weir_cpu_micros: spread(&self.weir, |cell| cell.cpu_micros).median,
-            // A mean, because sleeps are rare and their median would be 0.
-            weir_sleeps: sleeps.iter().sum::<f64>() / sleeps.len().max(1) as f64,
-        }
+    /// weir's p50 over the peer's, round by round.
+    fn ratios(&self) -> Vec<f64> {
+        self.peer.iter().zip(&self.weir).map(|(peer, weir)| weir.p50_micros / peer.p50_micros).collect()
     }
+}
+
+/// Adds a table of the rows; `disk` is the file system of the disk.
+pub(super) fn add_operations(report: &mut BenchReport, rows: &[OperationRow], disk: &str) {
+    if !rows.is_empty() {
+        report.line(
+            "microseconds of the middle operation (p50), operations/s of all clients, microseconds of the process's CPU; medians",
+        );
+    }
+    let (disk_us, disk_per_s) = (format!("{disk} us"), format!("{disk} /s"));
+    let mut table = ReportTable::default();
+    for row in rows {
+        // The disk has no figures of an operation that its file system cannot do.
+        let median = |turns: &[TurnFigures], of: fn(&TurnFigures) -> f64| {
+            (!turns.is_empty()).then(|| ReportCell::median(RoundSpread::of(&all(turns, of))))
+        };
+        let p50 = |turns: &[TurnFigures]| median(turns, |turn| turn.p50_micros).into();
+        let per_s = |turns: &[TurnFigures]| median(turns, |turn| turn.per_s).into();
+        let cpu = |turns: &[TurnFigures]| quantile::median(&all(turns, |turn| turn.cpu_micros)).into();
+        // A mean, because sleeps are rare and their median would be 0.
+        let sleeps = all(&row.weir, |turn| turn.sleeps).iter().sum::<f64>() / row.weir.len().max(1) as f64;
+        table.row([
+            ("operation", "operation", row.operation.name().into()),
+            ("clients", "clients", u64::from(row.clients).into()),
+            ("summary.peer_micros", "peer us", p50(&row.peer)),
+            ("summary.weir_micros", "weir us", p50(&row.weir)),
+            ("summary.disk_micros", &disk_us, p50(&row.disk)),
+            ("summary.ratio", "weir/peer (quartiles)", RoundSpread::of(&row.ratios()).into()),
+            ("summary.peer_per_s", "peer /s", per_s(&row.peer)),
+            ("summary.weir_per_s", "weir /s", per_s(&row.weir)),
+            ("summary.disk_per_s", &disk_per_s, per_s(&row.disk)),
+            ("summary.peer_cpu_micros", "peer CPU", cpu(&row.peer)),
+            ("summary.weir_cpu_micros", "weir CPU", cpu(&row.weir)),
+            ("summary.weir_sleeps", "weir sleeps", sleeps.into()),
+            ("peer", "", ReportCell::json(&row.peer)),
+            ("weir", "", ReportCell::json(&row.weir)),
+            ("disk", "", ReportCell::json(&row.disk)),
+        ]);
+    }
+    report.table("operations", &table);
 }
 
 /// Targets of the rows that have one.
@@ -271,9 +279,10 @@ mod tests {
             row.peer.push(cell(peer, 1000));
             row.weir.push(cell(weir, 900));
         }
-        let of = row.summary();
-        assert!((of.ratio.median - 1.2).abs() < 1e-9, "{of:?}");
-        assert!((of.weir_micros.median - 13.0).abs() < 1e-9 && of.disk_micros.is_none(), "{of:?}");
+        let mut report = BenchReport::default();
+        add_operations(&mut report, &[row], "ext4");
+        let text = report.text().replace(' ', "");
+        assert!(text.contains("|1|10.0|13.0|-|1.20(1.15–1.25)|"), "{text}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::super::nonblocking_writes::{BesideExt4, beside_ext4};
 use super::super::run_args::RunSize;
 use super::super::slow_device::ComparedDevice;
 use super::super::workload::SyncMode;
-use super::report::{SpeedTarget, TargetBound};
+use super::targets::{SpeedTarget, TargetBound};
 
 /// Measures below `root`. Returns the targets, and a line about each device.
 pub(super) fn measure(
@@ -23,12 +23,7 @@ pub(super) fn measure(
 }
 
 fn note(found: &BesideExt4) -> String {
-    format!(
-        "{} model: {:.0} reads/s of 4 KiB one at a time, {:.0} at depth 32",
-        found.model.name(),
-        found.measured.reads_per_s_depth_1,
-        found.measured.reads_per_s_depth_32
-    )
+    format!("{} model: {}", found.model.name(), found.measured)
 }
 
 fn target(found: &BesideExt4) -> SpeedTarget {

@@ -12,7 +12,7 @@ use super::super::program::{command, run_until_stopped};
 use super::super::run_args::RunSize;
 use super::mounted::KernelCacheMode;
 use super::mounted::{self, FrontEndMount};
-use super::report::{SpeedTarget, TargetBound};
+use super::targets::{SpeedTarget, TargetBound};
 
 const PROGRAM: &str = "sqlite3";
 /// Length of a row in hexadecimal digits. With its key and header a row has about 200 bytes.

@@ -18,14 +18,14 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::cleanup;
-use super::disk_counters::DiskWrites;
+use super::disk_counters::DiskCounters;
 use super::error::BenchError;
 use super::program::check_machine;
 use super::result_matrix::{
     self, CellFigures, CellKey, MatrixArgs, PaperComparison, PaperFigure, ResultCell, ResultMatrix,
 };
 use super::run_args::RunSize;
-use super::slow_device::{ComparedDevice, DeviceSpec, remove_on_drop};
+use super::slow_device::{ComparedDevice, DeviceSpec, work_directory};
 use super::system::{ComparedSystem, FetchChoice, SystemKind};
 use load::{LOG_BYTES_MAX, ServerKind, ServerLoad};
 
@@ -99,9 +99,7 @@ pub(super) fn run_benchmark(args: &PeriodicFlushingArgs) -> Result<(), BenchErro
     check_machine()?;
     cleanup::install()?;
     let scale = FlushingScale::new(args);
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    std::fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
+    let (root, _files) = work_directory(None)?;
     let mut matrix = ResultMatrix::open(args.matrix.into.as_deref())?;
     for &model in &args.model {
         for &server in &args.only {
@@ -162,7 +160,7 @@ impl ServerCell<'_> {
             let device = system.device();
             let failed =
                 || BenchError::io("cannot find the counts of", device, std::io::ErrorKind::NotFound.into());
-            DiskWrites::to(device).ok_or_else(failed)
+            DiskCounters::of(device).ok_or_else(failed)
         };
         let load = |mount: &Path| ServerLoad::new(self.server, mount, self.scale.files_percent, seed);
 
@@ -186,9 +184,9 @@ impl ServerCell<'_> {
 
         let each = |count: u64| count as f64 / done.writes.max(1) as f64;
         figures.add(RATE, name, done.rate());
-        figures.add(BYTES, name, each(in_all.bytes));
-        figures.add(REQUESTS, name, 1000.0 * each(in_all.requests));
-        figures.add(BYTES_BEFORE, name, each(at_the_end.bytes));
+        figures.add(BYTES, name, each(in_all.written_bytes));
+        figures.add(REQUESTS, name, 1000.0 * each(in_all.write_requests));
+        figures.add(BYTES_BEFORE, name, each(at_the_end.written_bytes));
         Ok(())
     }
 

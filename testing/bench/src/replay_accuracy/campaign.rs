@@ -14,7 +14,7 @@ use super::super::error::BenchError;
 use super::super::program::run;
 use super::super::system::weir;
 use super::place::ReplayPlace;
-use super::plan::{ReplayExperiment, ReplaySpeed, ReplayVariant, RunKey, StorageConfig, runs};
+use super::plan::{ReplayExperiment, ReplayPace, ReplayVariant, RunKey, StorageConfig, runs};
 use super::programs::{benchmark, data_note};
 use super::results::{ReplayFigures, RunOutcome, RunResults};
 
@@ -184,7 +184,7 @@ impl ReplaySession<'_> {
         replay.arg("--on").arg(&self.place.mount_point);
         replay.args(["--reuse", "--no-single", "--json", "--order", variant.order.name()]);
         replay.args(["--cache", "cold", "--cold-only"]).arg(OsStr::from_bytes(&data));
-        if variant.speed == ReplaySpeed::Natural {
+        if variant.speed == ReplayPace::Natural {
             replay.arg("--natural");
         }
         let (report, _) = self.place.run(&mut replay)?;

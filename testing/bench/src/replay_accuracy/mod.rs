@@ -23,16 +23,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde_json::json;
 
 use super::cleanup;
 use super::cpu_affinity::{self, CpuAffinity, ProcessorSplit};
 use super::error::BenchError;
 use super::program::check_programs;
+use super::report::BenchReport;
 use campaign::{CampaignProgress, ReplayCampaign, edges};
 use plan::{CampaignSize, ExperimentKind, experiments};
 use results::RunResults;
-use table::{AccuracyTable, text};
+use table::{AccuracyTable, add_text};
 
 /// Size of a device, `small` and `real`. It holds every file twice: the program's and the replay's.
 const DEVICE_BYTES: [u64; 2] = [128 << 20, 1 << 30];
@@ -84,6 +84,7 @@ pub(super) fn run_benchmark(args: &ReplayAccuracyArgs) -> Result<(), BenchError>
         .map_err(|error| BenchError::io("cannot find", &args.results, error))?;
     let mut results = RunResults::open(&directory)?;
     let mut progress = CampaignProgress::Complete;
+    let mut report = BenchReport::new("replay-accuracy");
     let mut placed = None;
     if !args.report {
         let mut programs = vec!["strace", "losetup", "mke2fs", "mount", "umount"];
@@ -115,14 +116,14 @@ pub(super) fn run_benchmark(args: &ReplayAccuracyArgs) -> Result<(), BenchError>
         }
     }
     let complete = progress == CampaignProgress::Complete;
-    if args.json {
-        println!("{:#}", json!({"complete": complete, "results": table, "traces": traces}))
-    } else {
-        if !args.report {
-            println!("{}; ext4, cold caches", cpu_affinity::text(placed));
-        }
-        print!("{}", text(&table, &traces));
+    if !args.report {
+        report.line(format!("{}; ext4, cold caches", cpu_affinity::text(placed)));
     }
+    add_text(&mut report, &table, &traces);
+    report.fact("complete", complete);
+    report.fact("results", table);
+    report.fact("traces", traces);
+    report.print(args.json);
     if !complete {
         eprintln!("not everything is measured yet: the same command goes on");
     }

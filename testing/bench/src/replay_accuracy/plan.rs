@@ -107,7 +107,7 @@ pub(super) fn experiments(size: CampaignSize) -> Vec<ReplayExperiment> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct ReplayVariant {
     pub(super) order: ReplayOrder,
-    pub(super) speed: ReplaySpeed,
+    pub(super) speed: ReplayPace,
 }
 
 /// The ordering of a replay's threads.
@@ -134,28 +134,28 @@ impl ReplayOrder {
 /// Whether a replay keeps the program's pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum ReplaySpeed {
+pub(super) enum ReplayPace {
     Natural,
     Full,
 }
 
-impl ReplaySpeed {
+impl ReplayPace {
     pub(super) fn name(self) -> &'static str {
         match self {
-            ReplaySpeed::Natural => "natural",
-            ReplaySpeed::Full => "full",
+            ReplayPace::Natural => "natural",
+            ReplayPace::Full => "full",
         }
     }
 }
 
 /// The speed whose errors are reported. Fixed before any measurement, because a program's computing is part
 /// of its time.
-pub(super) const MODE: ReplaySpeed = ReplaySpeed::Natural;
+pub(super) const MODE: ReplayPace = ReplayPace::Natural;
 
 /// All variants of a replay: weir's order at both speeds, the others at [`MODE`].
 pub(super) const VARIANTS: [ReplayVariant; 5] = [
     ReplayVariant { order: ReplayOrder::Weir, speed: MODE },
-    ReplayVariant { order: ReplayOrder::Weir, speed: ReplaySpeed::Full },
+    ReplayVariant { order: ReplayOrder::Weir, speed: ReplayPace::Full },
     ReplayVariant { order: ReplayOrder::Root, speed: MODE },
     ReplayVariant { order: ReplayOrder::Temporal, speed: MODE },
     ReplayVariant { order: ReplayOrder::Single, speed: MODE },

@@ -2,19 +2,19 @@
 //! means much. Pure.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::super::quantile::quantile;
-use super::plan::{ExperimentKind, MODE, ReplayExperiment, ReplaySpeed, ReplayVariant, VARIANTS};
+use super::super::report::{BenchReport, ReportCell, ReportTable};
+use super::plan::{ExperimentKind, MODE, ReplayExperiment, ReplayPace, ReplayVariant, VARIANTS};
 use super::results::{ReplayFigures, RunOutcome};
 
 /// The whole result.
 #[derive(Debug, Serialize)]
 pub(super) struct AccuracyTable {
-    pub(super) mode: ReplaySpeed,
+    pub(super) mode: ReplayPace,
     pub(super) targets: Vec<TargetAccuracy>,
     pub(super) summaries: Vec<AccuracySummary>,
 }
@@ -186,104 +186,88 @@ fn median(figures: &[f64]) -> Option<f64> {
     (!figures.is_empty()).then(|| quantile(figures, 0.5))
 }
 
-/// The table as text: errors in percent, with a plus for replays that took too long.
-pub(super) fn text(table: &AccuracyTable, edges: &[(String, String, Value)]) -> String {
-    let mut text = String::new();
-    let heads: Vec<String> = VARIANTS
-        .iter()
-        .map(|variant| match variant.speed {
-            MODE => variant.order.name().to_owned(),
-            other => format!("{} {}", variant.order.name(), other.name()),
-        })
-        .collect();
-    let _ = writeln!(
-        text,
+/// Adds the tables to the text of a report: errors in percent, with a plus for replays that took too long.
+pub(super) fn add_text(report: &mut BenchReport, table: &AccuracyTable, edges: &[(String, String, Value)]) {
+    report.line(format!(
         "Errors in per cent of the program's own time; {} speed unless said otherwise",
         table.mode.name()
-    );
-    for target in &table.targets {
-        let TargetAccuracy { experiment, target: name, device, original, noise, originals, .. } = target;
-        let _ = writeln!(
-            text,
-            "\n{experiment} on {name} ({device}): {original:.3} s, {} runs, noise {:.1}",
-            originals.len(),
-            noise * 100.0
-        );
-        let _ = write!(text, "  {:<14}", "trace of");
-        for head in &heads {
-            let _ = write!(text, "{head:>10}");
-        }
-        let _ = writeln!(text, "{:>14}{:>8}{:>13}", "concurrency %", "late %", "differences");
-        let sources: BTreeSet<_> = target.replays.iter().map(|replay| replay.source).collect();
-        for source in sources {
-            let _ = write!(text, "  {source:<14}");
-            let of = |variant: ReplayVariant| {
-                target.replays.iter().find(|replay| replay.source == source && replay.variant == variant)
-            };
-            for variant in VARIANTS {
-                let error = of(variant).map_or("-".into(), |replay| format!("{:+.1}", replay.error * 100.0));
-                let _ = write!(text, "{error:>10}");
-            }
-            let ours = of(VARIANTS[0]);
-            let concurrency = percent(ours.and_then(|replay| replay.concurrency), 0);
-            let late = percent(ours.map(|replay| replay.late), 1);
-            let differences = ours.map_or("-".into(), |replay| replay.differences.to_string());
-            let _ = writeln!(text, "{concurrency:>14}{late:>8}{differences:>13}");
-        }
+    ));
+    table.targets.iter().for_each(|target| add_target(report, target));
+    add_summaries(report, table);
+    add_edges(report, edges);
+}
+
+fn add_target(report: &mut BenchReport, target: &TargetAccuracy) {
+    let TargetAccuracy { experiment, target: name, device, original, noise, originals, .. } = target;
+    let (runs, noise) = (originals.len(), noise * 100.0);
+    report
+        .line(format!("\n{experiment} on {name} ({device}): {original:.3} s, {runs} runs, noise {noise:.1}"));
+    let heads = VARIANTS.map(|variant| match variant.speed {
+        MODE => variant.order.name().to_owned(),
+        other => format!("{} {}", variant.order.name(), other.name()),
+    });
+    let mut table = ReportTable::default();
+    let sources: BTreeSet<_> = target.replays.iter().map(|replay| replay.source).collect();
+    for source in sources {
+        let of = |variant: ReplayVariant| {
+            target.replays.iter().find(|replay| replay.source == source && replay.variant == variant)
+        };
+        let error = |replay: &SourceAccuracy| {
+            ReportCell::from(replay.error).shown_as(format!("{:+.1}", replay.error * 100.0))
+        };
+        let ours = of(VARIANTS[0]);
+        let mut cells = vec![("", "trace of", source.into())];
+        let errors = VARIANTS.map(|variant| of(variant).map(error).into());
+        cells.extend(heads.iter().zip(errors).map(|(head, error)| ("", head.as_str(), error)));
+        cells.extend([
+            ("", "concurrency %", ours.and_then(|replay| replay.concurrency).map(percent).into()),
+            ("", "late %", ours.map(|replay| percent(replay.late)).into()),
+            ("", "differences", ours.map(|replay| replay.differences).into()),
+        ]);
+        table.row(cells);
     }
-    summaries(&mut text, table);
-    edge_table(&mut text, edges);
-    text
+    report.line(&table);
 }
 
-/// A share in percent; `-` if unknown.
-fn percent(share: Option<f64>, digits: usize) -> String {
-    share.map_or("-".into(), |share| format!("{:.digits$}", share * 100.0))
+/// A share in percent, without the sign.
+fn percent(share: f64) -> f64 {
+    share * 100.0
 }
 
-fn summaries(text: &mut String, table: &AccuracyTable) {
-    let _ = writeln!(
-        text,
-        "\n{:<7}{:<10}{:<9}{:>6}{:>8}{:>8}{:>14}{:>14}{:>8}",
-        "", "order", "speed", "pairs", "mean", "median", "worst decile", "concurrency %", "noise"
-    );
-    for summary in &table.summaries {
-        let AccuracySummary { kind, variant, pairs, mean, median, worst_decile, concurrency, noise } =
-            summary;
-        let part = |share: &f64| percent(Some(*share), 1);
-        let _ = writeln!(
-            text,
-            "{:<7}{:<10}{:<9}{pairs:>6}{:>8}{:>8}{:>14}{:>14}{:>8}",
-            if *kind == ExperimentKind::Micro { "micro" } else { "macro" },
-            variant.order.name(),
-            variant.speed.name(),
-            part(mean),
-            part(median),
-            part(worst_decile),
-            percent(*concurrency, 0),
-            part(noise)
-        );
+fn add_summaries(report: &mut BenchReport, table: &AccuracyTable) {
+    let mut summaries = ReportTable::default();
+    for of in &table.summaries {
+        let programs = if of.kind == ExperimentKind::Micro { "micro" } else { "macro" };
+        summaries.row([
+            ("", "programs", programs.into()),
+            ("", "order", of.variant.order.name().into()),
+            ("", "speed", of.variant.speed.name().into()),
+            ("", "pairs", (of.pairs as u64).into()),
+            ("", "mean", percent(of.mean).into()),
+            ("", "median", percent(of.median).into()),
+            ("", "worst decile", percent(of.worst_decile).into()),
+            ("", "concurrency %", of.concurrency.map(percent).into()),
+            ("", "noise", percent(of.noise).into()),
+        ]);
     }
+    report.line(&summaries);
 }
 
-fn edge_table(text: &mut String, edges: &[(String, String, Value)]) {
-    let _ = writeln!(
-        text,
-        "\n{:<14}{:<14}{:<10}{:>8}{:>16}",
-        "trace of", "on", "order", "edges", "mean length ms"
-    );
+fn add_edges(report: &mut BenchReport, edges: &[(String, String, Value)]) {
+    let mut table = ReportTable::default();
     for (experiment, source, orders) in edges {
         for order in orders.as_array().into_iter().flatten() {
-            let name = order["name"].as_str().unwrap_or_default();
-            let (count, length) = (order["edges"].as_u64(), order["mean_length_ns"].as_u64());
-            let millis = length.unwrap_or_default() as f64 / 1e6;
-            let _ = writeln!(
-                text,
-                "{experiment:<14}{source:<14}{name:<10}{:>8}{millis:>16.3}",
-                count.unwrap_or_default()
-            );
+            let length = order["mean_length_ns"].as_u64().map(|nanos| nanos as f64 / 1e6);
+            table.row([
+                ("", "trace of", experiment.as_str().into()),
+                ("", "on", source.as_str().into()),
+                ("", "order", order["name"].as_str().unwrap_or_default().into()),
+                ("", "edges", order["edges"].as_u64().into()),
+                ("", "mean length ms", length.into()),
+            ]);
         }
     }
+    report.line(&table);
 }
 
 #[cfg(test)]
@@ -302,6 +286,12 @@ mod tests {
         });
         let key = RunKey { experiment: "readers-1".into(), target: "disk".into(), replay, round };
         RunOutcome { key, elapsed_ns, replayed }
+    }
+
+    fn text(table: &AccuracyTable) -> String {
+        let mut report = BenchReport::default();
+        add_text(&mut report, table, &[]);
+        report.text().to_owned()
     }
 
     #[test]
@@ -326,7 +316,7 @@ mod tests {
         close(summary.mean, 0.135);
         close(summary.worst_decile, 0.2);
         close(summary.concurrency.expect("it is known"), 0.75);
-        assert!(text(&table, &[]).contains("+7.0"));
+        assert!(text(&table).contains("+7.0"));
     }
 
     #[test]
@@ -346,8 +336,8 @@ mod tests {
         let table = AccuracyTable::new(&experiments(CampaignSize::Small), &outcomes);
         assert_eq!(table.targets[0].replays[0].concurrency, None);
         assert_eq!(table.summaries[0].concurrency, None);
-        let shown = text(&table, &[]);
-        assert!(!shown.contains("NaN") && shown.contains("-     0.0            0"), "{shown}");
+        let shown = text(&table);
+        assert!(!shown.contains("NaN") && shown.replace(' ', "").contains("|-|0|0|"), "{shown}");
         // Any replay of a trace from there reports it.
         outcomes.push(of("disk", "flash"));
         let table = AccuracyTable::new(&experiments(CampaignSize::Small), &outcomes);

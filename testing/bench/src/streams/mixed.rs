@@ -89,9 +89,7 @@ impl MixedLoad {
         let mut stream = StreamWriter::open(&directory.join("stream"), WritePath::Cache, seed)?;
         let mut done = WorkDone::default();
         while goes_on() {
-            let pass = stream.run(self.stream, SyncMode::Never, goes_on)?;
-            done.writes += pass.writes;
-            done.elapsed += pass.elapsed;
+            done += stream.run(self.stream, SyncMode::Never, goes_on)?;
         }
         Ok(done)
     }

@@ -8,13 +8,12 @@
 //! | --- | --- |
 //! | `load` | the streams |
 //! | `mixed` | a synced writer alone, and beside a stream |
-//! | `report` | figures as tables and JSON |
+//! | `report` | figures and their tables |
 
 mod load;
 mod mixed;
 mod report;
 
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
@@ -22,14 +21,15 @@ use clap::Args;
 
 use super::cleanup;
 use super::error::BenchError;
-use super::output;
+use super::machine_info::load_average;
 use super::program::check_machine;
+use super::report::BenchReport;
 use super::run_args::RunSize;
 use super::shared_disk::{DiskSelection, FileSystem, SharedDisk, SharedPlace, WeirStore};
-use super::slow_device::remove_on_drop;
+use super::slow_device::work_directory;
 use load::StreamLoad;
 use mixed::MixedLoad;
-use report::{DiskReport, MixedRow, StreamReport, StreamRow};
+use report::{MixedRounds, StreamFigures, add_mixed, add_streams};
 
 /// Options of `weir-bench streams`.
 #[derive(Debug, Args)]
@@ -98,34 +98,35 @@ impl StreamScale {
 pub(super) fn run_benchmark(args: &StreamsArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
-    let root = std::env::temp_dir().join(format!("weir-bench-{}", std::process::id()));
-    let _files = remove_on_drop(&root);
-    fs::create_dir_all(&root).map_err(|error| BenchError::io("cannot create", &root, error))?;
-    let mut report = StreamReport::begin();
+    let (root, _files) = work_directory(None)?;
+    let mut report = BenchReport::new("streams");
     for &disk in args.disk.list() {
-        report.disks.push(on_disk(args, disk, &root)?);
+        report.part("disks", on_disk(args, disk, &root)?);
     }
-    output::print_result(args.json, &report, || print!("{}", report::text(&report)));
+    report.print(args.json);
     Ok(())
 }
 
-fn on_disk(args: &StreamsArgs, disk: SharedDisk, root: &Path) -> Result<DiskReport, BenchError> {
+fn on_disk(args: &StreamsArgs, disk: SharedDisk, root: &Path) -> Result<BenchReport, BenchError> {
     let scale = StreamScale::new(args, disk);
-    let load_average = report::load_average();
+    let load_average = load_average();
     let place = SharedPlace::up(disk, scale.file_bytes, scale.disk_figure, &root.join(disk.name()))?;
-    let rows = if args.mixed { Vec::new() } else { streams(&place, &scale)? };
-    let mixed = mixed(&place, &scale)?;
-    Ok(DiskReport {
-        disk,
-        model: disk.text(),
-        file_system: place.file_system.clone(),
-        measured: place.measured,
-        load_average,
-        rounds: scale.rounds,
-        file_mib: scale.file_bytes >> 20,
-        rows,
-        mixed,
-    })
+    let (file_system, measured) = (&place.file_system, place.measured);
+    let mut report = BenchReport::default();
+    report.line(format!("\n{}: {}, {file_system}; measured: {measured}", disk.name(), disk.text()));
+    report.line(format!("load average before {load_average:.2}, rounds: {}", scale.rounds));
+    report.fact("disk", disk);
+    report.fact("model", disk.text());
+    report.fact("file_system", file_system);
+    report.fact("measured", measured);
+    report.fact("load_average", load_average);
+    report.fact("rounds", scale.rounds);
+    report.fact("file_mib", scale.file_bytes >> 20);
+    if !args.mixed {
+        add_streams(&mut report, scale.file_bytes >> 20, &streams(&place, &scale)?);
+    }
+    add_mixed(&mut report, &mixed(&place, &scale)?);
+    Ok(report)
 }
 
 /// The file systems in the order of a round: each begins one of three rounds.
@@ -136,11 +137,11 @@ fn order(round: u32) -> [FileSystem; 3] {
 }
 
 /// Measures every load on every file system, round by round.
-fn streams(place: &SharedPlace, scale: &StreamScale) -> Result<Vec<StreamRow>, BenchError> {
+fn streams(place: &SharedPlace, scale: &StreamScale) -> Result<Vec<StreamFigures>, BenchError> {
     let weir = WeirStore::format(place, scale.file_bytes, scale.buffer_bytes)?;
-    let mut rows: Vec<StreamRow> = StreamLoad::ALL
+    let mut rows: Vec<StreamFigures> = StreamLoad::ALL
         .iter()
-        .flat_map(|&load| FileSystem::ALL.map(|system| StreamRow::new(load, system)))
+        .flat_map(|&load| FileSystem::ALL.map(|system| StreamFigures::new(load, system)))
         .collect();
     for round in 0..scale.rounds {
         for load in StreamLoad::ALL {
@@ -163,25 +164,25 @@ fn streams(place: &SharedPlace, scale: &StreamScale) -> Result<Vec<StreamRow>, B
 }
 
 /// Measures the synced writer on every file system, round by round.
-fn mixed(place: &SharedPlace, scale: &StreamScale) -> Result<Vec<MixedRow>, BenchError> {
+fn mixed(place: &SharedPlace, scale: &StreamScale) -> Result<[MixedRounds; 3], BenchError> {
     let mixed = MixedLoad::of(scale);
     let weir = WeirStore::format(place, mixed.file_bytes(), mixed::BUFFER_BYTES)?;
     // Either journal mode can lay out the files.
     for system in [FileSystem::Ext4, FileSystem::WeirJournal] {
         mixed.lay_out(&place.turn(&weir, system)?.directory)?;
     }
-    let mut rows = FileSystem::ALL.map(MixedRow::new);
+    let mut rows = FileSystem::ALL.map(|system| MixedRounds { system: system.name(), rounds: Vec::new() });
     for round in 0..scale.rounds {
         for system in order(round) {
             eprintln!("{}: round {}, beside a stream: {}", place.disk.name(), round + 1, system.name());
             let turn = place.turn(&weir, system)?;
             let found = mixed.run(&turn.directory, u64::from(round) + 1)?;
-            let row = rows.iter_mut().find(|row| row.is_of(system));
-            row.expect("a row for each system").add(found);
+            let row = rows.iter_mut().find(|row| row.system == system.name());
+            row.expect("a row for each system").rounds.push(found);
         }
     }
     place.turn(&weir, FileSystem::Ext4)?.remove_files()?;
-    Ok(rows.into())
+    Ok(rows)
 }
 
 #[cfg(test)]

@@ -1,13 +1,10 @@
-//! The report, as tables and as JSON.
-
-use std::fmt::Write as _;
+//! The figures of each load and each file system, round by round.
 
 use serde::Serialize;
 
-use super::super::device_speed::DeviceSpeed;
 use super::super::quantile::{median, quantile};
-use super::super::report::LoadRun;
-use super::super::shared_disk::{DaemonUsage, FileSystem, SharedDisk};
+use super::super::report::{BenchReport, ReportCell, ReportTable, number};
+use super::super::shared_disk::{DaemonUsage, FileSystem};
 use super::super::workload::WorkDone;
 use super::load::StreamLoad;
 use super::mixed::{BUFFER_BYTES, MixedFigures, RECORD_BYTES};
@@ -15,53 +12,12 @@ use super::mixed::{BUFFER_BYTES, MixedFigures, RECORD_BYTES};
 const MIB: f64 = 1_048_576.0;
 const GIB: f64 = 1024.0 * MIB;
 
-#[derive(Debug, Serialize)]
-pub(super) struct StreamReport {
-    benchmark: &'static str,
-    version: &'static str,
-    kernel: String,
-    processors: usize,
-    pub(super) disks: Vec<DiskReport>,
-}
-
-impl StreamReport {
-    pub(super) fn begin() -> StreamReport {
-        StreamReport {
-            benchmark: "streams",
-            version: env!("CARGO_PKG_VERSION"),
-            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
-            processors: std::thread::available_parallelism().map_or(1, usize::from),
-            disks: Vec::new(),
-        }
-    }
-}
-
-/// Load average of the last minute.
-pub(super) fn load_average() -> Option<f64> {
-    std::fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
-}
-
-#[derive(Debug, Serialize)]
-pub(super) struct DiskReport {
-    pub(super) disk: SharedDisk,
-    pub(super) model: String,
-    pub(super) file_system: String,
-    pub(super) measured: DeviceSpeed,
-    /// Load average before the benchmark.
-    pub(super) load_average: Option<f64>,
-    pub(super) rounds: u32,
-    pub(super) file_mib: u64,
-    pub(super) rows: Vec<StreamRow>,
-    pub(super) mixed: Vec<MixedRow>,
-}
-
 /// Figures of a load on a file system.
-#[derive(Debug, Serialize)]
-pub(super) struct StreamRow {
-    load: &'static str,
-    system: &'static str,
-    write_bytes: u64,
-    runs: Vec<LoadRun>,
+#[derive(Debug)]
+pub(super) struct StreamFigures {
+    load: StreamLoad,
+    system: FileSystem,
+    runs: Vec<WorkDone>,
     mib_per_s: Vec<f64>,
     /// CPU time of weir's daemon until the end of the load.
     processor_s_per_gib: Vec<f64>,
@@ -69,12 +25,11 @@ pub(super) struct StreamRow {
     store_bytes_per_byte: Vec<f64>,
 }
 
-impl StreamRow {
-    pub(super) fn new(load: StreamLoad, system: FileSystem) -> StreamRow {
-        StreamRow {
-            load: load.name(),
-            system: system.name(),
-            write_bytes: load.write_bytes(),
+impl StreamFigures {
+    pub(super) fn new(load: StreamLoad, system: FileSystem) -> StreamFigures {
+        StreamFigures {
+            load,
+            system,
             runs: Vec::new(),
             mib_per_s: Vec::new(),
             processor_s_per_gib: Vec::new(),
@@ -83,14 +38,15 @@ impl StreamRow {
     }
 
     pub(super) fn is_of(&self, load: StreamLoad, system: FileSystem) -> bool {
-        (self.load, self.system) == (load.name(), system.name())
+        (self.load, self.system) == (load, system)
     }
 
     /// Adds a run, and the CPU time and writes of weir's daemon.
     pub(super) fn add(&mut self, done: WorkDone, spent: Option<DaemonUsage>) {
-        let bytes = (done.writes * self.write_bytes).max(1) as f64;
-        self.runs.push(done.into());
-        self.mib_per_s.push(done.rate() * self.write_bytes as f64 / MIB);
+        let write_bytes = self.load.write_bytes();
+        let bytes = (done.writes * write_bytes).max(1) as f64;
+        self.runs.push(done);
+        self.mib_per_s.push(done.rate() * write_bytes as f64 / MIB);
         if let Some(spent) = spent {
             self.processor_s_per_gib.push(spent.processor.as_secs_f64() / (bytes / GIB));
             self.store_bytes_per_byte.push(spent.store_bytes as f64 / bytes);
@@ -100,100 +56,56 @@ impl StreamRow {
 
 /// Figures of the synced writer on a file system.
 #[derive(Debug, Serialize)]
-pub(super) struct MixedRow {
-    system: &'static str,
-    rounds: Vec<MixedFigures>,
+pub(super) struct MixedRounds {
+    pub(super) system: &'static str,
+    pub(super) rounds: Vec<MixedFigures>,
 }
 
-impl MixedRow {
-    pub(super) fn new(system: FileSystem) -> MixedRow {
-        MixedRow { system: system.name(), rounds: Vec::new() }
+/// Adds the streams to the report of a disk.
+pub(super) fn add_streams(report: &mut BenchReport, file_mib: u64, all: &[StreamFigures]) {
+    report.line(format!("A file of {file_mib} MiB, with an fsync at the end; medians."));
+    let mut table = ReportTable::default();
+    for of in all {
+        let is_base = |base: &&StreamFigures| base.is_of(of.load, FileSystem::Ext4);
+        let base = all.iter().find(is_base).map_or(f64::NAN, |base| median(&base.mib_per_s));
+        let range = [0.0, 1.0].map(|share| number(quantile(&of.mib_per_s, share))).join("–");
+        table.row([
+            ("load", "load", of.load.name().into()),
+            ("system", "system", of.system.name().into()),
+            ("write_bytes", "", of.load.write_bytes().into()),
+            ("runs", "", ReportCell::json(&of.runs)),
+            ("mib_per_s", "MiB/s", ReportCell::rounds(&of.mib_per_s)),
+            ("", "slowest–fastest", ReportCell::json(()).shown_as(range)),
+            ("", "over ext4", (median(&of.mib_per_s) / base).into()),
+            ("processor_s_per_gib", "daemon s/GiB", ReportCell::rounds(&of.processor_s_per_gib)),
+            ("store_bytes_per_byte", "store B/B", ReportCell::rounds(&of.store_bytes_per_byte)),
+        ]);
     }
-
-    pub(super) fn is_of(&self, system: FileSystem) -> bool {
-        self.system == system.name()
-    }
-
-    pub(super) fn add(&mut self, found: MixedFigures) {
-        self.rounds.push(found);
-    }
-
-    fn median(&self, of: fn(&MixedFigures) -> f64) -> f64 {
-        median(&self.rounds.iter().map(of).collect::<Vec<_>>())
-    }
+    report.table("rows", &table);
 }
 
-/// Formats the report as Markdown.
-pub(super) fn text(report: &StreamReport) -> String {
-    let mut out =
-        format!("weir {}, Linux {}, {} processors\n", report.version, report.kernel, report.processors);
-    for disk in &report.disks {
-        let load = disk.load_average.map_or("unknown".to_owned(), |load| format!("{load:.2}"));
-        let _ = writeln!(
-            out,
-            "\n{}: {}, {}; measured: {}. Load average before {load}, rounds: {}.",
-            disk.disk.name(),
-            disk.model,
-            disk.file_system,
-            disk.measured,
-            disk.rounds
-        );
-        write_rows(&mut out, disk);
-        write_mixed(&mut out, disk);
-    }
-    out
-}
-
-fn write_rows(out: &mut String, disk: &DiskReport) {
-    if disk.rows.is_empty() {
-        return;
-    }
-    let _ = writeln!(out, "\nA file of {} MiB, with an fsync at the end.\n", disk.file_mib);
-    out.push_str("| load | system | median MiB/s | spread | over ext4 | daemon s/GiB | store B/B |\n");
-    out.push_str("| --- | --- | --- | --- | --- | --- | --- |\n");
-    for row in &disk.rows {
-        let base =
-            disk.rows.iter().find(|base| base.load == row.load && base.system == FileSystem::Ext4.name());
-        let rate = median(&row.mib_per_s);
-        let some = |values: &[f64]| match values {
-            [] => String::new(),
-            values => format!("{:.2}", median(values)),
-        };
-        let _ = writeln!(
-            out,
-            "| {} | {} | {rate:.0} | {:.0}–{:.0} | {:.2} | {} | {} |",
-            row.load,
-            row.system,
-            quantile(&row.mib_per_s, 0.0),
-            quantile(&row.mib_per_s, 1.0),
-            rate / base.map_or(f64::NAN, |base| median(&base.mib_per_s)),
-            some(&row.processor_s_per_gib),
-            some(&row.store_bytes_per_byte),
-        );
-    }
-}
-
-fn write_mixed(out: &mut String, disk: &DiskReport) {
-    let _ = writeln!(
-        out,
-        "\nWrites of {RECORD_BYTES} B with fdatasync at random, alone and beside a stream of 1 MiB writes, synced pass by pass; a buffer of {} MiB; medians.\n",
+/// Adds the synced writer to the report of a disk.
+pub(super) fn add_mixed(report: &mut BenchReport, all: &[MixedRounds]) {
+    report.line(format!(
+        "Writes of {RECORD_BYTES} B with fdatasync at random, alone and beside a stream of 1 MiB writes, synced pass by pass; a \
+         buffer of {} MiB; medians.",
         BUFFER_BYTES >> 20
-    );
-    out.push_str("| system | alone/s | beside/s | ratio | alone p99 ms | beside p99 ms | stream MiB/s |\n");
-    out.push_str("| --- | --- | --- | --- | --- | --- | --- |\n");
-    for row in &disk.mixed {
-        let _ = writeln!(
-            out,
-            "| {} | {:.0} | {:.0} | {:.2} | {:.1} | {:.1} | {:.0} |",
-            row.system,
-            row.median(|found| found.alone_per_s),
-            row.median(|found| found.beside_per_s),
-            row.median(|found| found.beside_per_s / found.alone_per_s),
-            row.median(|found| found.alone_p99_ms),
-            row.median(|found| found.beside_p99_ms),
-            row.median(|found| found.stream_mib_per_s),
-        );
+    ));
+    let mut table = ReportTable::default();
+    for MixedRounds { system, rounds } in all {
+        let figure = |of: fn(&MixedFigures) -> f64| median(&rounds.iter().map(of).collect::<Vec<_>>()).into();
+        table.row([
+            ("system", "system", (*system).into()),
+            ("", "alone/s", figure(|found| found.alone_per_s)),
+            ("", "beside/s", figure(|found| found.beside_per_s)),
+            ("", "ratio", figure(|found| found.beside_per_s / found.alone_per_s)),
+            ("", "alone p99 ms", figure(|found| found.alone_p99_ms)),
+            ("", "beside p99 ms", figure(|found| found.beside_p99_ms)),
+            ("", "stream MiB/s", figure(|found| found.stream_mib_per_s)),
+            ("rounds", "", ReportCell::json(rounds)),
+        ]);
     }
+    report.table("mixed", &table);
 }
 
 #[cfg(test)]
@@ -201,12 +113,12 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn row(system: FileSystem, seconds: &[u64], spent: Option<DaemonUsage>) -> StreamRow {
-        let mut row = StreamRow::new(StreamLoad::Overwrite, system);
+    fn figures(system: FileSystem, seconds: &[u64], spent: Option<DaemonUsage>) -> StreamFigures {
+        let mut figures = StreamFigures::new(StreamLoad::Overwrite, system);
         for &seconds in seconds {
-            row.add(WorkDone { writes: 2048, elapsed: Duration::from_secs(seconds) }, spent);
+            figures.add(WorkDone { writes: 2048, elapsed: Duration::from_secs(seconds) }, spent);
         }
-        row
+        figures
     }
 
     #[test]
@@ -219,30 +131,30 @@ mod tests {
             beside_p99_ms: 2.0,
             stream_mib_per_s: 300.0,
         };
-        let mut mixed = MixedRow::new(FileSystem::Ext4);
-        [100.0, 200.0, 500.0].into_iter().for_each(|alone| mixed.add(found(alone)));
-        let disk = DiskReport {
-            disk: SharedDisk::This,
-            model: SharedDisk::This.text(),
-            file_system: "ext4 /dev/vda".to_owned(),
-            measured: DeviceSpeed {
-                reads_per_s_depth_1: 1.0,
-                reads_per_s_depth_32: 2.0,
-                sequential_mib_per_s: 3.0,
-            },
-            load_average: Some(0.5),
-            rounds: 3,
-            file_mib: 2048,
-            rows: vec![
-                row(FileSystem::Ext4, &[4, 8, 16], None),
-                row(FileSystem::WeirOrdered, &[4, 4, 2], Some(spent)),
-            ],
-            mixed: vec![mixed],
+        let mut report = BenchReport::default();
+        let streams = [
+            figures(FileSystem::Ext4, &[4, 8, 16], None),
+            figures(FileSystem::WeirOrdered, &[4, 4, 2], Some(spent)),
+        ];
+        add_streams(&mut report, 2048, &streams);
+        let rounds = [100.0, 200.0, 500.0].map(found).into();
+        add_mixed(&mut report, &[MixedRounds { system: "ext4", rounds }]);
+        let has = |cells: &[&str]| {
+            let is_it = |line: &str| {
+                line.split('|').map(str::trim).filter(|cell| !cell.is_empty()).eq(cells.iter().copied())
+            };
+            assert!(report.text().lines().any(is_it), "{cells:?}\n{}", report.text());
         };
-        let text = text(&StreamReport { disks: vec![disk], ..StreamReport::begin() });
-        let has = |line: &str| assert!(text.lines().any(|found| found == line), "{line}\n{text}");
-        has("| overwrite, 1 MiB in order | ext4 | 256 | 128–512 | 1.00 |  |  |");
-        has("| overwrite, 1 MiB in order | weir --data ordered | 512 | 512–1024 | 2.00 | 0.50 | 1.50 |");
-        has("| ext4 | 200 | 50 | 0.25 | 1.0 | 2.0 | 300 |");
+        has(&["overwrite, 1 MiB in order", "ext4", "256", "128–512", "1.00", "-", "-"]);
+        has(&[
+            "overwrite, 1 MiB in order",
+            "weir --data ordered",
+            "512",
+            "512–1024",
+            "2.00",
+            "0.500",
+            "1.50",
+        ]);
+        has(&["ext4", "200", "50.0", "0.250", "1.00", "2.00", "300"]);
     }
 }

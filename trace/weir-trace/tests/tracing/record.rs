@@ -4,7 +4,7 @@
 //! The tests need strace and root, as in CI. If something is missing, they say so and skip, unless
 //! `WEIR_TESTS_MUST_MOUNT` is set.
 
-use crate::common::{Sandbox, succeeds, weir_trace};
+use crate::common::{TestDirectory, succeeds, weir_trace};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,7 @@ fn have(programs: &[&str]) -> bool {
 }
 
 /// Runs a script under the recorder, in an empty directory that is listed first, and compiles the trace.
-fn recorded(sandbox: &Sandbox, script: &str) -> (PathBuf, Output) {
+fn recorded(sandbox: &TestDirectory, script: &str) -> (PathBuf, Output) {
     let (work, trace) = (sandbox.path("work"), sandbox.path("trace"));
     fs::create_dir(&work).expect("a directory");
     let mut command = weir_trace();
@@ -105,7 +105,7 @@ fn races(compiled: &Path) -> u64 {
 
 /// Records and replays. Differences that do not come from the order must have one of these causes.
 fn replays_faithfully(script: &str, others: &[&str]) -> (Value, Output) {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let (compiled, output) = recorded(&sandbox, script);
     let causes = keeps_results(&compiled, &sandbox.path("target"));
     // After a race, the model knows less than the program.
@@ -214,12 +214,12 @@ fn programs_drawn_from_a_seed_replay_in_order_five_times_each() {
     if !have(&["strace", "cc"]) {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let (source, program) =
         (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/recorded/generated.c"), sandbox.path("generated"));
     succeeds(Command::new("cc").args(["-O1", "-pthread", "-o"]).arg(&program).arg(&source));
     for seed in seeds() {
-        let sandbox = Sandbox::new();
+        let sandbox = TestDirectory::new();
         let (compiled, _) = recorded(&sandbox, &format!("{} . {seed} 60", program.display()));
         keeps_results(&compiled, &sandbox.path("target"));
         for order in ["weir", "root"] {

@@ -3,7 +3,7 @@
 //!
 //! These tests run as root, as in CI, because the traced programs did.
 
-use crate::common::{Sandbox, succeeds, weir_trace};
+use crate::common::{TestDirectory, succeeds, weir_trace};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ fn recorded(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../compile/tests/data").join(file)
 }
 
-fn compile(sandbox: &Sandbox, name: &str) -> PathBuf {
+fn compile(sandbox: &TestDirectory, name: &str) -> PathBuf {
     let compiled = sandbox.path(&format!("{name}.compiled"));
     let (trace, snapshot) = (format!("{name}.strace.gz"), format!("{name}.snapshot.gz"));
     let mut command = weir_trace();
@@ -45,7 +45,7 @@ fn no_result_of_four_programs_depends_on_the_order_in_a_directory() {
     if !is_root() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     for name in TRACES {
         let compiled = compile(&sandbox, name);
         for order in ["weir", "root"] {
@@ -73,7 +73,7 @@ fn without_an_order_results_of_a_compiler_depend_on_luck() {
     if !is_root() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(&sandbox, "cargo-build");
     let report = replay(&compiled, &sandbox.path("target"), "unconstrained");
     assert!(by_order(&report) > 0, "{report:#}");

@@ -1,7 +1,7 @@
 //! Hostile traces and unfit targets: nothing outside the target changes, every failure is counted and named,
 //! and exit codes distinguish the causes.
 
-use crate::common::{Bytes, Sandbox, copy_program, succeeds, weir_trace};
+use crate::common::{DirectoryContents, TestDirectory, copy_program, succeeds, weir_trace};
 use serde_json::Value;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-fn compile(sandbox: &Sandbox, trace: &str) -> PathBuf {
+fn compile(sandbox: &TestDirectory, trace: &str) -> PathBuf {
     let (text, compiled) = (sandbox.path("hostile.strace"), sandbox.path("hostile.compiled"));
     fs::write(&text, trace).expect("a trace");
     succeeds(weir_trace().args(["compile"]).arg(&text).arg("-o").arg(&compiled));
@@ -66,7 +66,7 @@ fn ways_out(victim: &Path) -> String {
 }
 
 fn nothing_escapes(nobody: bool) {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let open = Permissions::from_mode(0o777);
     for dir in ["", "outside", "target"] {
         fs::create_dir_all(sandbox.path(dir)).expect("a directory");
@@ -76,7 +76,7 @@ fn nothing_escapes(nobody: bool) {
     fs::write(&victim, b"precious").expect("a file");
     fs::set_permissions(&victim, Permissions::from_mode(0o666)).expect("it is ours");
     let compiled = compile(&sandbox, &ways_out(&victim));
-    let before = Bytes::below(&sandbox.path("outside"));
+    let before = DirectoryContents::below(&sandbox.path("outside"));
     for order in ["weir", "unconstrained"] {
         let mut command = weir_trace();
         if nobody {
@@ -117,7 +117,7 @@ const SMALL: &str = "1 1700000000.000001 openat(AT_FDCWD, \"/f\", O_WRONLY|O_CRE
 
 #[test]
 fn a_target_that_is_no_directory_has_an_exit_code_of_its_own() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(&sandbox, SMALL);
     fs::write(sandbox.path("file"), b"").expect("a file");
     let mut command = weir_trace();
@@ -130,7 +130,7 @@ fn a_target_that_is_no_directory_has_an_exit_code_of_its_own() {
 
 #[test]
 fn a_tree_that_does_not_fit_is_refused_before_anything_is_written() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let stat = "1 1700000000.000001 stat(\"/huge\", {st_mode=S_IFREG|0644, st_size=4611686018427387904, ...}) = 0 <0.1>\n";
     let compiled = compile(&sandbox, stat);
     let mut command = weir_trace();
@@ -144,7 +144,7 @@ fn a_tree_that_does_not_fit_is_refused_before_anything_is_written() {
 
 #[test]
 fn fewer_descriptors_than_needed_are_counted_and_named() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let opens = (3..103).map(|fd| {
         let at = fd * 2;
         format!(
@@ -162,7 +162,7 @@ fn fewer_descriptors_than_needed_are_counted_and_named() {
 
 #[test]
 fn repeated_runs_are_compared_and_the_time_line_is_json() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(&sandbox, SMALL);
     let mut files = Vec::new();
     for (cache, reuse) in [("cold", false), ("warm", true)] {

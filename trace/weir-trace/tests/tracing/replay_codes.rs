@@ -1,6 +1,6 @@
 //! Every exit code that `weir-trace` documents, each from a command that ends with it.
 
-use crate::common::{Sandbox, copy_program, weir_trace};
+use crate::common::{TestDirectory, copy_program, weir_trace};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,7 @@ use std::process::Command;
 const OPEN: &str = "1 openat(AT_FDCWD, \"/f\", O_RDWR|O_CREAT, 0644) = 3";
 
 /// Compiles calls, one after the other.
-fn compiled(sandbox: &Sandbox, calls: &[String], options: &[&str]) -> PathBuf {
+fn compiled(sandbox: &TestDirectory, calls: &[String], options: &[&str]) -> PathBuf {
     let (text, compiled) = (sandbox.path("trace"), sandbox.path("compiled"));
     let line = |(number, call): (usize, &String)| {
         let (thread, call) = call.split_once(' ').expect("a thread and a call");
@@ -49,7 +49,7 @@ fn turns() -> Vec<String> {
 
 #[test]
 fn zero_is_done_whatever_differs_and_three_is_strict() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compiled(&sandbox, &turns(), &[]);
     let replay = |options: &[&str]| {
         let mut command = weir_trace();
@@ -63,7 +63,7 @@ fn zero_is_done_whatever_differs_and_three_is_strict() {
 
 #[test]
 fn compile_fails_where_little_is_used_unless_that_is_asked_for() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let (text, compiled) = (sandbox.path("trace"), sandbox.path("compiled"));
     let unreadable = "what is this?\n".repeat(9);
     fs::write(&text, format!("mkdir(\"/a\", 0755) = 0\n{unreadable}")).expect("a trace");
@@ -81,7 +81,7 @@ fn compile_fails_where_little_is_used_unless_that_is_asked_for() {
 
 #[test]
 fn one_is_failed_and_two_is_nonsense_for_every_verb() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let garbage = sandbox.path("garbage");
     fs::write(&garbage, "no compiled trace, no trace, no report\n".repeat(10)).expect("a file");
     let (garbage, target) = (garbage.display().to_string(), sandbox.path("t").display().to_string());
@@ -115,7 +115,7 @@ fn one_is_failed_and_two_is_nonsense_for_every_verb() {
 
 #[test]
 fn four_is_a_target_that_cannot_hold_the_tree() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compiled(&sandbox, &[OPEN.into()], &[]);
     let (found, said) = code(weir_trace().args(["replay", "--on", "/proc/self/fdinfo"]).arg(&compiled));
     assert_eq!(found, 4, "{said}");
@@ -129,7 +129,7 @@ fn five_is_a_replay_that_cannot_go_on_and_does_nothing_without_all_of_its_thread
     }
     // A user with a low limit on threads, whom no other process uses.
     const USER: u32 = 3_141_592;
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let calls: Vec<String> = (2..80)
         .map(clone_of)
         .chain((2..80).map(|made| format!("{made} mkdir(\"/{made}\", 0755) = 0")))
@@ -160,7 +160,7 @@ fn a_recorded_program_keeps_its_own_code() {
         eprintln!("skipped: strace is not installed");
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let record = |script: &str| {
         let mut command = weir_trace();
         command.args(["record", "-o"]).arg(sandbox.path("trace")).args(["--tree"]);
@@ -181,10 +181,10 @@ fn output_that_cannot_be_written_is_an_error_and_no_panic() {
 
 #[test]
 fn manual_pages_are_of_the_program_and_of_each_verb() {
-    let sandbox = Sandbox::new();
-    assert_eq!(code(weir_trace().arg("man").arg(sandbox.path("mnt"))).0, 0);
+    let sandbox = TestDirectory::new();
+    assert_eq!(code(weir_trace().arg("man").arg(sandbox.path(""))).0, 0);
     for page in ["weir-trace.1", "weir-trace-record.1", "weir-trace-compile.1", "weir-trace-replay.1"] {
-        let text = fs::read_to_string(sandbox.path("mnt").join(page)).expect(page);
+        let text = fs::read_to_string(sandbox.path(page)).expect(page);
         assert!(text.contains(".SH SYNOPSIS"), "{page}");
     }
 }

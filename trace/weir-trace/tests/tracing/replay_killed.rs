@@ -1,7 +1,7 @@
 //! Killed replays: a replay uses only directories that it made, and ends without leaving files however it is
 //! killed.
 
-use crate::common::{Sandbox, succeeds, weir_trace};
+use crate::common::{TestDirectory, succeeds, weir_trace};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,7 +16,7 @@ const SOON: Duration = Duration::from_secs(5);
 const LONG: &str = "1 1700000000.000001 openat(AT_FDCWD, \"/made\", O_WRONLY|O_CREAT, 0666) = 3 <0.000001>\n\
                     1 1700000060.000003 close(3) = 0 <0.000001>\n";
 
-fn compile(sandbox: &Sandbox) -> PathBuf {
+fn compile(sandbox: &TestDirectory) -> PathBuf {
     let (text, compiled) = (sandbox.path("trace"), sandbox.path("compiled"));
     fs::write(&text, LONG).expect("a trace");
     succeeds(weir_trace().args(["compile"]).arg(&text).arg("-o").arg(&compiled));
@@ -86,7 +86,7 @@ fn soon(is_so: impl Fn() -> bool) -> bool {
 
 #[track_caller]
 fn ends_and_leaves_nothing(signal: Signal) {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(&sandbox);
     let target = sandbox.path("target");
     let (mut child, processes) = started(&compiled, &target);
@@ -118,7 +118,7 @@ fn a_replay_that_is_interrupted_ends_its_child_and_removes_its_tree() {
 /// As when a container or machine stops.
 #[test]
 fn what_a_replay_leaves_that_was_killed_with_all_its_processes_is_removed_by_the_next_one() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(&sandbox);
     let target = sandbox.path("target");
     let (mut child, processes) = started(&compiled, &target);
@@ -139,7 +139,7 @@ fn what_a_replay_leaves_that_was_killed_with_all_its_processes_is_removed_by_the
 
 #[test]
 fn a_replay_whose_child_is_killed_says_so_and_leaves_nothing() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(&sandbox);
     let target = sandbox.path("target");
     let mut command = replay(&compiled, &target, &["--natural"]);
@@ -155,7 +155,7 @@ fn a_replay_whose_child_is_killed_says_so_and_leaves_nothing() {
 
 #[test]
 fn no_option_names_the_directory_that_a_replay_empties() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(&sandbox);
     let precious = sandbox.path("precious");
     fs::create_dir(&precious).expect("a directory");
@@ -170,7 +170,7 @@ fn no_option_names_the_directory_that_a_replay_empties() {
 /// Asserts that a replay refuses a foreign file or directory in the place of a kept tree.
 #[track_caller]
 fn is_not_taken(put: impl Fn(&Path, &Path)) {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(&sandbox);
     let (target, precious) = (sandbox.path("target"), sandbox.path("precious"));
     fs::create_dir_all(precious.join("tree")).expect("a directory");
@@ -197,7 +197,7 @@ fn a_link_is_not_taken_for_a_kept_tree() {
 
 #[test]
 fn a_kept_tree_whose_inside_was_replaced_by_a_link_is_refused() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(&sandbox);
     let (target, precious) = (sandbox.path("target"), sandbox.path("precious"));
     succeeds(&mut replay(&compiled, &target, &["--reuse"]));

@@ -1,7 +1,7 @@
 //! Targets that cannot do what the program did: full, read-only, without a feature, or forbidden. Each is
 //! named, and has its own exit code.
 
-use crate::common::{Sandbox, copy_program, succeeds, weir_trace};
+use crate::common::{TestDirectory, copy_program, succeeds, weir_trace};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// Compiles calls of thread 1, one after the other.
-fn compile(sandbox: &Sandbox, calls: &[&str]) -> PathBuf {
+fn compile(sandbox: &TestDirectory, calls: &[&str]) -> PathBuf {
     let (text, compiled) = (sandbox.path("trace"), sandbox.path("compiled"));
     let line = |(number, call): (usize, &&str)| format!("1 1700000000.{:06} {call} <0.000001>\n", number * 2);
     fs::write(&text, calls.iter().enumerate().map(line).collect::<String>()).expect("a trace");
@@ -18,7 +18,7 @@ fn compile(sandbox: &Sandbox, calls: &[&str]) -> PathBuf {
 }
 
 /// Replays on a file system that exists only for this command. `None` if this user may not mount one.
-fn replay_on(sandbox: &Sandbox, mount: &str, compiled: &Path) -> Option<Output> {
+fn replay_on(sandbox: &TestDirectory, mount: &str, compiled: &Path) -> Option<Output> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root may mount");
         return None;
@@ -26,7 +26,9 @@ fn replay_on(sandbox: &Sandbox, mount: &str, compiled: &Path) -> Option<Output> 
     let script = format!("mount {mount} none \"$1\" && exec \"$0\" replay --json --on \"$1\" \"$2\"");
     let mut shell = Command::new("unshare");
     shell.args(["--mount", "bash", "-c", &script, env!("CARGO_BIN_EXE_weir-trace")]);
-    Some(shell.arg(sandbox.mount_point()).arg(compiled).output().expect("it starts"))
+    let mount_point = sandbox.path("mnt");
+    fs::create_dir_all(&mount_point).expect("a mount point");
+    Some(shell.arg(mount_point).arg(compiled).output().expect("it starts"))
 }
 
 fn causes(output: &Output) -> Value {
@@ -40,7 +42,7 @@ const OPEN: &str = "openat(AT_FDCWD, \"/f\", O_RDWR|O_CREAT, 0644) = 3";
 
 #[test]
 fn a_target_that_gets_full_is_named() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let write = "write(3, \"\"..., 41943040) = 41943040";
     let compiled = compile(&sandbox, &[OPEN, write, write]);
     let Some(output) = replay_on(&sandbox, "-t tmpfs -o size=32m", &compiled) else { return };
@@ -49,7 +51,7 @@ fn a_target_that_gets_full_is_named() {
 
 #[test]
 fn a_target_without_a_feature_is_named() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(&sandbox, &[OPEN, "fsetxattr(3, \"user.x\", \"\"..., 4, 0) = 0"]);
     let Some(output) = replay_on(&sandbox, "-t ramfs", &compiled) else { return };
     assert_eq!(causes(&output), serde_json::json!({"feature": 1}));
@@ -57,7 +59,7 @@ fn a_target_without_a_feature_is_named() {
 
 #[test]
 fn a_read_only_target_has_an_exit_code_of_its_own() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(&sandbox, &[OPEN]);
     let Some(output) = replay_on(&sandbox, "-t tmpfs -o ro", &compiled) else { return };
     let said = String::from_utf8_lossy(&output.stderr);
@@ -70,7 +72,7 @@ fn a_target_that_may_not_be_written_to_has_an_exit_code_of_its_own() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(&sandbox, &[OPEN]);
     let program = std::env::temp_dir().join(format!("weir-copy-{}", std::process::id()));
     copy_program(env!("CARGO_BIN_EXE_weir-trace"), &program);
@@ -97,7 +99,7 @@ fn code(command: &mut Command) -> (Option<i32>, String) {
 
 #[test]
 fn no_trace_has_code_one_and_nonsense_code_two() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let garbage = sandbox.path("garbage");
     fs::write(&garbage, [0xff, 0x00, b'(', b'\n'].repeat(5000)).expect("a file");
     let (found, said) = code(weir_trace().args(["compile"]).arg(&garbage).arg("-o").arg(sandbox.path("b")));
@@ -118,7 +120,7 @@ fn no_trace_has_code_one_and_nonsense_code_two() {
 
 #[test]
 fn a_trace_that_asks_for_a_billion_descriptors_and_the_largest_sizes_is_counted() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled = compile(
         &sandbox,
         &[
@@ -151,7 +153,7 @@ fn walk(dir: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn fsync_means_what_was_asked_for() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let compiled =
         compile(&sandbox, &[OPEN, "write(3, \"\"..., 4096) = 4096", "fsync(3) = 0", "fdatasync(3) = 0"]);
     for fsync in ["durable", "device", "none"] {

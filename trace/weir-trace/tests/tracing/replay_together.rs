@@ -1,12 +1,12 @@
 //! Several compiled traces replayed at the same time, in one target.
 
-use crate::common::{Sandbox, succeeds, weir_trace};
+use crate::common::{TestDirectory, succeeds, weir_trace};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A program with two threads that reads an initial file and makes its own directory.
-fn program(sandbox: &Sandbox, name: &str, there: &str, bytes: u64) -> PathBuf {
+fn program(sandbox: &TestDirectory, name: &str, there: &str, bytes: u64) -> PathBuf {
     let (text, compiled) = (sandbox.path(&format!("{name}.strace")), sandbox.path(name));
     let mut calls = vec![
         format!("1 openat(AT_FDCWD, \"{there}\", O_RDONLY) = 3</{there}>"),
@@ -39,7 +39,7 @@ fn together(traces: &[&Path], target: &Path, options: &[&str]) -> (i32, Value, S
 
 #[test]
 fn programs_replay_side_by_side_and_each_has_a_report() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let one = program(&sandbox, "one", "/shared", 4096);
     let other = program(&sandbox, "other", "/shared", 8192);
     for order in ["weir", "root", "single"] {
@@ -69,7 +69,7 @@ fn programs_replay_side_by_side_and_each_has_a_report() {
 
 #[test]
 fn what_cannot_be_laid_over_each_other_is_named_before_anything_is_done() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let one = program(&sandbox, "one", "/shared", 4096);
     let other = program(&sandbox, "other", "/shared/below", 4096);
     let target = sandbox.path("target");
@@ -81,7 +81,7 @@ fn what_cannot_be_laid_over_each_other_is_named_before_anything_is_done() {
 
 #[test]
 fn two_programs_that_make_the_same_file_differ_and_the_report_says_where() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     let one = program(&sandbox, "one", "/shared", 4096);
     let (code, report, said) = together(&[&one, &one], &sandbox.path("target"), &[]);
     assert_eq!(code, 0, "{said}");

@@ -152,8 +152,7 @@ impl Run {
             std::thread::sleep(alive / 2);
             let synced = make_durable(&self.weir, &world, &mut self.random);
             std::thread::sleep(alive / 2);
-            self.seen.bypassed +=
-                self.weir.daemon().status()["counters"]["pages_bypassed"].as_u64().unwrap_or(0);
+            self.seen.bypassed += self.weir.daemon().status().counters.pages_bypassed;
             if copies {
                 return (Some(self.copies.make_and_kill(&mut self.weir, &world, &mut self.random)), synced);
             }

@@ -1,0 +1,7 @@
+#![doc = include_str!("../README.md")]
+
+mod directories;
+mod programs;
+
+pub use directories::{DirectoryContents, TestDirectory};
+pub use programs::{can_mount, copy_program, succeeds};

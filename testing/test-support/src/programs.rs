@@ -1,0 +1,30 @@
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs `command`, which must succeed.
+#[track_caller]
+pub fn succeeds(command: &mut Command) -> Output {
+    let output = command.output().expect("the command starts");
+    let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said)).concat();
+    assert!(output.status.success(), "{command:?} ended with {}: {said}", output.status);
+    output
+}
+
+/// Copies a program, in another process. This process may fork for another test while the copy is open for
+/// writing, and the copy cannot be run until that fork has called `exec`.
+pub fn copy_program(from: &str, to: &Path) {
+    succeeds(Command::new("cp").arg(from).arg(to));
+}
+
+/// Whether this machine can mount, which needs root and /dev/fuse. Prints a message if not.
+pub fn can_mount() -> bool {
+    let fuse = File::options().read(true).write(true).open("/dev/fuse");
+    let can = rustix::process::geteuid().is_root() && fuse.is_ok();
+    let must = std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_some();
+    assert!(can || !must, "this test must mount, which needs root and /dev/fuse");
+    if !can {
+        eprintln!("skipped: mounting needs root and /dev/fuse");
+    }
+    can
+}
