@@ -57,7 +57,7 @@ fn no_result_of_four_programs_depends_on_the_order_in_a_directory() {
 
 #[test]
 fn traces_of_dtruss_replay_as_recorded() {
-    let sandbox = Sandbox::new();
+    let sandbox = TestDirectory::new();
     for name in ["copy", "edit", "database"] {
         let compiled = sandbox.path(&format!("{name}.compiled"));
         let mut command = weir_trace();
