@@ -38,7 +38,7 @@ impl DataMode {
     }
 
     /// The mode's name, in one word.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             DataMode::Journal => "journal",
             DataMode::Ordered => "ordered",

@@ -1,10 +1,13 @@
 //! The command line. The parser, the help texts and the man pages all come from these types.
 
 use crate::byte_size::ByteSize;
+use crate::option_values::{DATA_MODES, FETCH_MODES, KERNEL_CACHE_POLICIES, one_of, word_of};
 use cache::{CacheSettings, FetchMode};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use fuse::KernelCachePolicy;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use store::DataMode;
 
 /// A storage write path that never makes a program wait without need.
 #[derive(Debug, Parser)]
@@ -180,8 +183,8 @@ fn commit_interval_help() -> String {
 #[derive(Debug, Args)]
 pub(crate) struct TuningArgs {
     /// When weir reads a page that a write covers only in part
-    #[arg(long, value_enum, default_value_t = FetchMode::default().into())]
-    pub(crate) fetch: FetchModeArg,
+    #[arg(long, value_parser = one_of(FETCH_MODES), default_value = word_of(FETCH_MODES, &FetchMode::default()))]
+    pub(crate) fetch: FetchMode,
     /// Memory for pages and deltas: at least 16MiB, at most what the machine has
     #[arg(long, value_name = "SIZE", default_value_t = memory_default(), allow_hyphen_values = true)]
     pub(crate) memory: ByteSize,
@@ -207,8 +210,8 @@ pub(crate) struct TuningArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(0..=604_800))]
     pub(crate) epoch_every: u64,
     /// How data is written. The store remembers the mode for later mounts [default: ordered]
-    #[arg(long, value_enum, value_name = "MODE")]
-    pub(crate) data: Option<DataModeArg>,
+    #[arg(long, value_parser = one_of(DATA_MODES), value_name = "MODE")]
+    pub(crate) data: Option<DataMode>,
     /// With `--data ordered`: let the whole pages of a file bypass the buffer after this many bytes of
     /// sequential writes [default: 1MiB if store and buffer are on one disk, else a quarter of the buffer]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
@@ -228,24 +231,8 @@ pub(crate) struct TuningArgs {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = WakeUpArg::Auto)]
     pub(crate) wake_up: WakeUpArg,
     /// Choose whether the kernel may cache; `none` is for measuring the front end
-    #[arg(long, value_enum, hide = true, default_value_t = KernelCacheArg::Full)]
-    pub(crate) kernel_cache: KernelCacheArg,
-}
-
-/// Whether the kernel may cache names, attributes and listings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum KernelCacheArg {
-    Full,
-    None,
-}
-
-impl KernelCacheArg {
-    pub(crate) fn for_server(self) -> fuse::KernelCachePolicy {
-        match self {
-            KernelCacheArg::Full => fuse::KernelCachePolicy::Full,
-            KernelCacheArg::None => fuse::KernelCachePolicy::None,
-        }
-    }
+    #[arg(long, value_parser = one_of(KERNEL_CACHE_POLICIES), hide = true, default_value = "full")]
+    pub(crate) kernel_cache: KernelCachePolicy,
 }
 
 /// Whether processors are kept awake while requests flow.
@@ -256,61 +243,6 @@ pub(crate) enum WakeUpArg {
     Auto,
     /// Never
     Off,
-}
-
-impl From<FetchModeArg> for FetchMode {
-    fn from(mode: FetchModeArg) -> FetchMode {
-        match mode {
-            FetchModeArg::Adaptive => FetchMode::Adaptive,
-            FetchModeArg::Background => FetchMode::Background,
-            FetchModeArg::Lazy => FetchMode::Lazy,
-            FetchModeArg::Blocking => FetchMode::Blocking,
-        }
-    }
-}
-
-impl From<FetchMode> for FetchModeArg {
-    fn from(mode: FetchMode) -> FetchModeArg {
-        match mode {
-            FetchMode::Adaptive => FetchModeArg::Adaptive,
-            FetchMode::Background => FetchModeArg::Background,
-            FetchMode::Lazy => FetchModeArg::Lazy,
-            FetchMode::Blocking => FetchModeArg::Blocking,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FetchModeArg {
-    /// After the write, in files whose readers lately had to wait for a page that was just written; in other
-    /// files when a program reads the page
-    Adaptive,
-    /// When a program reads the page
-    Lazy,
-    /// After the write, which does not wait
-    Background,
-    /// Before the write, which waits, as in other file systems: the baseline for comparisons
-    Blocking,
-}
-
-/// How data is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DataModeArg {
-    /// Large sequential writes bypass the buffer. A crash leaves each of their pages that you did not sync
-    /// old or new; all other changes keep their order
-    Ordered,
-    /// All data goes through the buffer. A crash never reorders anything; large sequential writes are written
-    /// twice
-    Journal,
-}
-
-impl From<DataModeArg> for store::DataMode {
-    fn from(mode: DataModeArg) -> store::DataMode {
-        match mode {
-            DataModeArg::Journal => store::DataMode::Journal,
-            DataModeArg::Ordered => store::DataMode::Ordered,
-        }
-    }
 }
 
 /// Change a setting of a mounted store, while programs use it
@@ -326,8 +258,8 @@ pub(crate) struct TuneArgs {
     /// The directory on which the store is mounted
     pub(crate) dir: PathBuf,
     /// How data is written from now on
-    #[arg(long, value_enum, value_name = "MODE")]
-    pub(crate) data: DataModeArg,
+    #[arg(long, value_parser = one_of(DATA_MODES), value_name = "MODE")]
+    pub(crate) data: DataMode,
 }
 
 /// The value of an option, or the argument of a command, that was renamed in 0.2. No text parses as one.

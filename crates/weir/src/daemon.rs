@@ -57,7 +57,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     if let Some(ms) = media.settings.commit_interval_ms {
         settings.commit_interval = Duration::from_millis(ms);
     }
-    media.settings.data = args.tuning.data.map(DataMode::from);
+    media.settings.data = args.tuning.data;
     let on_one_disk = are_on_one_disk(&media.store, &media.buffer);
     let bypass_after = bypass_after(&args.tuning, &media, on_one_disk);
     settings.sync_log_bytes_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
@@ -132,8 +132,8 @@ fn serve(
         read_only: access == DiskAccess::Read,
         threads: usize::from(front.threads),
     };
-    let kernel_cache = args.tuning.kernel_cache.for_server();
-    let server = fuse::FuseServer::new(stack.fs.clone(), latencies.clone(), traffic.clone(), kernel_cache);
+    let server =
+        fuse::FuseServer::new(stack.fs.clone(), latencies.clone(), traffic.clone(), args.tuning.kernel_cache);
     let workers = WorkerThreads::start(&stack.cache, access)?;
     // Until here a signal may end the process. From here on that would leave a dead mount.
     let signals = signals::hold().map_err(|source| WeirError::Spawn { source })?;
@@ -225,7 +225,7 @@ fn settings(tuning: &TuningArgs, threads: u8) -> Result<CacheSettings, WeirError
         return wrong("--deltas", deltas, format!("less than {DELTAS_MIN}"));
     }
     Ok(CacheSettings {
-        fetch: tuning.fetch.into(),
+        fetch: tuning.fetch,
         dirty_bytes_max: dirty.0,
         delta_bytes_max: deltas.0,
         dirty_age_max: Duration::from_secs(tuning.dirty_age),

@@ -21,6 +21,7 @@ mod mount;
 mod mount_point;
 mod mount_problems;
 mod mounted_store;
+mod option_values;
 mod pm_qos;
 mod replace_buffer;
 mod scrub;
@@ -136,8 +137,10 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
 }
 
 fn tune(args: &TuneArgs) -> Result<(), WeirError> {
-    let mode = store::DataMode::from(args.data).name();
-    WeirMount::at(&args.dir)?.connect()?.ask(&json!({ "operation": "tune", "data": mode })).map(drop)
+    WeirMount::at(&args.dir)?
+        .connect()?
+        .ask(&json!({ "operation": "tune", "data": args.data.name() }))
+        .map(drop)
 }
 
 fn status(args: &StatusArgs) -> Result<(), WeirError> {

@@ -2,7 +2,8 @@
 
 use crate::media::path_as_utf8;
 use crate::mounted_store::{MountedStore, RequestRefusal};
-use cache::FetchMode;
+use crate::option_values::{FETCH_MODES, word_of};
+
 use device::BLOCK_BYTES;
 use fuse::LatencySummary;
 use host::{DeviceCall, MaxLatency};
@@ -186,14 +187,8 @@ impl MountedStore {
         let settings = self.stack.cache.settings();
         let bypass_after = self.stack.cache.bypass_after();
         let mode = if bypass_after == u64::MAX { DataMode::Journal } else { DataMode::Ordered };
-        let fetch = match settings.fetch {
-            FetchMode::Adaptive => "adaptive",
-            FetchMode::Background => "background",
-            FetchMode::Lazy => "lazy",
-            FetchMode::Blocking => "blocking",
-        };
         SettingsReport {
-            fetch: fetch.into(),
+            fetch: word_of(FETCH_MODES, &settings.fetch).into(),
             memory_bytes_max: settings.memory_bytes_max,
             dirty_bytes_max: settings.dirty_bytes_max,
             delta_bytes_max: settings.delta_bytes_max,
