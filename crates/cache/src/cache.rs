@@ -388,6 +388,7 @@ impl Cache {
         // cleaner's last one is hardly filled), no operation can reserve any before it is there again.
         store.reserve_unchecked(reserved);
         store.set_reservation_estimate(state.reservation_estimate());
+        store.set_checkpoint_blocks(settings.checkpoint_blocks);
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin_after(incarnation, buffer.store_batch())?;
         buffer.begin_incarnation(incarnation, newest_of_buffer.max(newest_of_store))?;

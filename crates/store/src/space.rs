@@ -217,7 +217,7 @@ impl PageMap {
     }
 
     /// Blocks reserved for all pages that have a reservation.
-    fn reserved_blocks(&self) -> u64 {
+    pub(crate) fn reserved_blocks(&self) -> u64 {
         self.reservations.estimate.blocks_for(self.reservations.pages)
     }
 

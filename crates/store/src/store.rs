@@ -10,6 +10,7 @@
 //! | roots, generations | `checkpoint::StoreCheckpointer` in `StoreWriter` | the writer's lock | from the newest root |
 //! | a round of cleaning | `cleaner::SegmentCleaner` | the cleaner's lock, taken before the writer's | gone |
 //! | a round of merging deltas in quiet times | `delta_merge::IdleMergeRound` in `Store` | its own, taken after the writer's | gone: it begins anew |
+//! | pauses of maintenance | `maintenance::MaintenanceState` in `Store` | its own, for moments, with no other lock taken meanwhile | gone: what is due is tried anew |
 //! | a scrub | `scrub::StoreScrub` | the scrubber's lock, taken before the writer's | gone |
 //!
 //! The writer's lock is held during I/O: one apply, checkpoint or repointing at a time. The map's lock is
@@ -27,6 +28,7 @@ use crate::error::StoreError;
 use crate::format::{ROOTS, SEGMENTS_AT, SUPERBLOCK};
 use crate::host_space;
 use crate::log_entry::{BatchOrigin, LogEntry};
+use crate::maintenance::MaintenanceState;
 use crate::map::{MapNodes, MapVolumes, NodeTable, PageMap, ScanPurpose};
 use crate::recover::{IdentifiedStore, RecoveredStore};
 use crate::scrub::{ScrubProgress, StoreScrub};
@@ -54,6 +56,7 @@ pub struct Store {
     scrub: Mutex<Option<StoreScrub>>,
     /// Taken after the writer's lock.
     idle_merge: Mutex<IdleMergeRound>,
+    pub(crate) maintenance: MaintenanceState,
 }
 
 /// Life: formatting, opening, beginning.
@@ -67,6 +70,7 @@ impl Store {
             cleaner: Mutex::default(),
             scrub: Mutex::default(),
             idle_merge: Mutex::default(),
+            maintenance: MaintenanceState::default(),
         }
     }
 
@@ -194,7 +198,11 @@ impl Store {
     /// Those of [`grow_unopened`](Store::grow_unopened); [`StoreError::NotBegun`]; those of
     /// [`checkpoint`](Store::checkpoint), after which the store has grown.
     pub fn grow(&self, blocks: Option<u64>) -> Result<u64, StoreError> {
-        self.writer.lock().grow(&self.shared, blocks)
+        let grown = self.writer.lock().grow(&self.shared, blocks);
+        // A sparse file may have had no segments left to ask for. Also after an error the store may have
+        // grown.
+        self.maintenance.may_allocate_again();
+        grown
     }
 
     /// The store's identity.
@@ -339,7 +347,7 @@ impl Store {
     /// [`StoreError::Full`] before anything is written, where a checkpoint did not help; the device's;
     /// [`StoreError::Corrupt`] if a map node that it must change is damaged; [`StoreError::NotBegun`].
     pub fn apply(&self, vector: &[StoreChange]) -> Result<(), StoreError> {
-        self.writer.lock().apply(&self.shared, vector, BatchOrigin::Logged)
+        self.apply_as(vector, BatchOrigin::Logged)
     }
 
     /// As [`apply`](Store::apply), for changes that the buffer has not logged. Their LSNs do not count as
@@ -348,7 +356,13 @@ impl Store {
     /// # Errors
     /// As [`apply`](Store::apply).
     pub fn apply_bypassed(&self, vector: &[StoreChange]) -> Result<(), StoreError> {
-        self.writer.lock().apply(&self.shared, vector, BatchOrigin::Bypassed)
+        self.apply_as(vector, BatchOrigin::Bypassed)
+    }
+
+    fn apply_as(&self, vector: &[StoreChange], origin: BatchOrigin) -> Result<(), StoreError> {
+        self.writer.lock().apply(&self.shared, vector, origin)?;
+        self.maintenance.note_applied(vector.iter().filter_map(StoreChange::data).count() as u64);
+        Ok(())
     }
 
     /// Whether a leaf of the map has space for these blocks of deltas, which are all of one leaf.

@@ -42,6 +42,8 @@ mod shipped {
     pub(crate) mod log_progress;
     pub(crate) mod log_reader;
     pub(crate) mod log_writer;
+    pub(crate) mod maintenance;
+    pub(crate) mod maintenance_plan;
     pub(crate) mod map;
     pub(crate) mod map_walk;
     pub(crate) mod medium;
@@ -58,6 +60,7 @@ mod shipped {
     pub(crate) mod settings;
     pub(crate) mod shared;
     pub(crate) mod space;
+    pub(crate) mod space_search;
     pub(crate) mod store;
     pub(crate) mod superblock;
     pub(crate) mod tables_stream;
