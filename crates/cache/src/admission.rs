@@ -123,12 +123,12 @@ impl SpaceReservation {
         // become spare.
         if self.claim > SpaceClaim::Data || state.is_stopping() || state.admission.is_waiting() {
             state.admission.release_spare(store);
-            return store.release(pages);
+            return store.space().release(pages);
         }
         state.admission.spare_pages += pages;
         let beyond = state.admission.spare_pages.saturating_sub(SPARE_PAGES_MAX);
         if beyond > 0 {
-            store.release(beyond);
+            store.space().release(beyond);
             state.admission.spare_pages = SPARE_PAGES_MAX;
         }
     }
@@ -219,7 +219,7 @@ impl AdmissionQueue {
     /// Releases the spare pages to the store.
     pub(crate) fn release_spare(&mut self, store: &Store) {
         if self.spare_pages > 0 {
-            store.release(std::mem::take(&mut self.spare_pages));
+            store.space().release(std::mem::take(&mut self.spare_pages));
         }
     }
 
@@ -236,12 +236,14 @@ impl AdmissionQueue {
         let more = pages.saturating_sub(self.spare_pages);
         if more > 0 {
             let outcome = if claim == SpaceClaim::Data {
-                store.reserve(more, estimate)
+                store.space().reserve(more, estimate)
             } else {
-                store.reserve_for_names(more, estimate)
+                store.space().reserve_for_names(more, estimate)
             };
             match outcome {
-                Err(error) if error.is_full() && claim == SpaceClaim::Frees => store.reserve_unchecked(more),
+                Err(error) if error.is_full() && claim == SpaceClaim::Frees => {
+                    store.space().reserve_unchecked(more)
+                }
                 outcome => outcome?,
             }
         }
@@ -450,9 +452,11 @@ impl AdmissionControl {
                 || self.shared.buffer_is_half_full()
                 || self.shared.settings().crowding(state.pages.memory()) > 0.5
                 || state.pages.punches_pending() > PUNCHES_MAX
-                || (state.pages.punches_pending() > 0 && self.shared.store().is_host_fs_known_full())
+                || (state.pages.punches_pending() > 0 && self.shared.store().space().is_host_fs_known_full())
                 // Unless the host file system gives them space.
-                || (state.admission.is_waiting() && state.pages.is_dirty() && !self.shared.store().may_allocate()))
+                || (state.admission.is_waiting()
+                    && state.pages.is_dirty()
+                    && !self.shared.store().space().may_allocate()))
     }
 
     /// Whether bypassed pages are to be stored now.

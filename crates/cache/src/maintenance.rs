@@ -1,5 +1,6 @@
-//! The cache's part in the store's maintenance: whoever needs space gets it, and operations that wait for space
-//! go on. The store decides by itself what is due: see [`Store::maintain`](store::Store::maintain).
+//! The cache's part in the store's maintenance: whoever needs space gets it, and operations that wait for
+//! space go on. The store decides by itself what is due: see
+//! [`StoreMaintenance::step`](store::StoreMaintenance::step).
 
 use crate::admission::AdmissionControl;
 use crate::dirty_scan::DirtyScan;
@@ -73,7 +74,7 @@ impl StoreMaintainer {
 
     /// Whether an operation waits for space, or the store has something to do.
     pub(crate) fn is_due(&self, state: &CacheState) -> bool {
-        state.admission.wants_space() || self.shared.store().maintenance_is_due(self.shared.now())
+        state.admission.wants_space() || self.shared.store().maintenance().is_due(self.shared.now())
     }
 
     pub(crate) fn step(&self) -> StepProgress {
@@ -103,7 +104,7 @@ impl StoreMaintainer {
 
     /// Lets the store make a step.
     fn maintain(&self, pressure: SpacePressure<'_>) -> Result<MaintenanceProgress, StoreError> {
-        let progress = self.shared.store_io().maintain(self.shared.clock(), pressure)?;
+        let progress = self.shared.store_io().maintenance().step(self.shared.clock(), pressure)?;
         if let MaintenanceProgress::Worked { may_have_space: true } = progress {
             // An operation that was told that the store is full may try again.
             self.shared.state().admission.note_possible_space();
@@ -153,7 +154,7 @@ impl StoreMaintainer {
 
     /// Gets free segments in the caller's thread. `false` if there are no more than before.
     fn gain_space(&self) -> Result<bool, CacheError> {
-        Ok(self.shared.store_io().gain_space(self.shared.clock())?)
+        Ok(self.shared.store_io().maintenance().gain_space(self.shared.clock())?)
     }
 
     /// Does `work` in the caller's thread. If segments are short, gains some and does it again.
@@ -177,10 +178,10 @@ impl StoreMaintainer {
             let failures = {
                 let mut state = self.shared.state();
                 state.admission.release_spare(self.shared.store());
-                self.shared.store().set_reservation_estimate(state.reservation_estimate());
+                self.shared.store().space().set_reservation_estimate(state.reservation_estimate());
                 state.retries.failures()
             };
-            let space = self.shared.store().space();
+            let space = self.shared.store().space().now();
             (SpaceFound { free: space.free, used: space.live + space.reserved, total: space.total }, failures)
         };
         let attempt = making_space.get_or_insert_with(|| {
@@ -258,7 +259,7 @@ impl StoreMaintainer {
     /// Deletes the oldest expendable volume. If a crash undoes that, the volume is back, which does no harm.
     fn delete_expendable_volume(&self) -> bool {
         let Some(volume) = self.expendable().first().copied() else { return false };
-        let deleted = self.shared.store_io().delete_volume(volume, self.shared.buffer().durable_lsn());
+        let deleted = self.shared.store_io().volumes().delete(volume, self.shared.buffer().durable_lsn());
         if deleted.is_ok() {
             self.shared.state().counters.volumes_given_up += 1;
         }

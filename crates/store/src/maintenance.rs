@@ -6,19 +6,25 @@
 //! read and the step is made. A segment is free when two checkpoints in a row do not need it: steps that free
 //! segments make two.
 
-use crate::cleaner::CleaningOutcome;
+use crate::check::{self, RepairedCounts, StoreFinding};
+use crate::cleaner::{CleaningOutcome, SegmentCleaner};
+use crate::delta_merge::IdleMergeRound;
 use crate::error::StoreError;
 use crate::host_space;
 use crate::maintenance_plan::{
     MaintenanceGauges, MaintenancePauses, MaintenanceStep, QUIET_PERIOD, RETRY_AFTER, RETRY_STUCK_AFTER,
 };
+use crate::map::ScanPurpose;
+use crate::scrub::{ScrubProgress, StoreScrub};
+use crate::shared::StoreShared;
 use crate::space_search::{AfterCleaning, SearchStep, SpaceSearch};
-use crate::store::Store;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::volume_changes;
+use crate::writer::WriterLock;
 use device::Clock;
 use std::time::Duration;
 
-/// Who waits while [`Store::maintain`] makes a step.
+/// Who waits while [`StoreMaintenance::step`] makes a step.
 #[derive(Debug)]
 pub enum SpacePressure<'a> {
     /// No caller waits: whatever is due is done.
@@ -30,7 +36,7 @@ pub enum SpacePressure<'a> {
     Waiting(&'a mut SpaceSearch),
 }
 
-/// The outcome of [`Store::maintain`].
+/// The outcome of [`StoreMaintenance::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MaintenanceProgress {
     /// Nothing was due.
@@ -53,6 +59,12 @@ const MAY_HAVE_SPACE: MaintenanceProgress = MaintenanceProgress::Worked { may_ha
 
 /// What maintenance remembers between steps. Lost in a crash, which does no harm.
 pub(crate) struct MaintenanceState {
+    /// Taken before the writer's lock, where both are taken.
+    cleaner: Mutex<SegmentCleaner>,
+    /// Taken before the writer's lock, too.
+    scrub: Mutex<Option<StoreScrub>>,
+    /// Taken after the writer's lock.
+    idle_merge: Mutex<IdleMergeRound>,
     checkpoint_blocks: AtomicU64,
     /// Pages that callers have applied.
     pages_applied: AtomicU64,
@@ -63,6 +75,9 @@ pub(crate) struct MaintenanceState {
 impl Default for MaintenanceState {
     fn default() -> MaintenanceState {
         MaintenanceState {
+            cleaner: Mutex::default(),
+            scrub: Mutex::default(),
+            idle_merge: Mutex::default(),
             checkpoint_blocks: AtomicU64::new(u64::MAX),
             pages_applied: AtomicU64::new(0),
             pauses: Mutex::default(),
@@ -81,6 +96,20 @@ impl MaintenanceState {
         self.pauses().allocate_not_before = Duration::ZERO;
     }
 
+    pub(crate) fn lock_cleaner(&self) -> MutexGuard<'_, SegmentCleaner> {
+        self.cleaner.lock().expect("no panic while cleaning")
+    }
+
+    /// Whether no thread has the cleaner's lock.
+    #[cfg(feature = "planted-bugs")]
+    pub(crate) fn cleaner_is_idle(&self) -> bool {
+        self.cleaner.try_lock().is_ok()
+    }
+
+    fn lock_scrub(&self) -> MutexGuard<'_, Option<StoreScrub>> {
+        self.scrub.lock().expect("no panic while scrubbing")
+    }
+
     fn pauses(&self) -> MutexGuard<'_, MaintenancePauses> {
         self.pauses.lock().expect("no panic while holding pauses")
     }
@@ -97,27 +126,43 @@ impl MaintenanceState {
     }
 }
 
-/// Maintenance.
-impl Store {
+/// Maintains a [`Store`](crate::Store), checks it and repairs it.
+#[derive(Clone, Copy)]
+pub struct StoreMaintenance<'a> {
+    shared: &'a StoreShared,
+    writer: &'a WriterLock,
+    state: &'a MaintenanceState,
+}
+
+impl<'a> StoreMaintenance<'a> {
+    pub(crate) fn new(
+        shared: &'a StoreShared,
+        writer: &'a WriterLock,
+        state: &'a MaintenanceState,
+    ) -> StoreMaintenance<'a> {
+        StoreMaintenance { shared, writer, state }
+    }
+
     /// Sets after how many blocks of log a checkpoint is due: the most that a recovery reads. Without this
     /// only the number of reads counts.
     pub fn set_checkpoint_blocks(&self, blocks: u64) {
-        self.maintenance.checkpoint_blocks.store(blocks, Ordering::Relaxed);
+        self.state.checkpoint_blocks.store(blocks, Ordering::Relaxed);
     }
 
-    /// Whether a step of [`maintain`](Store::maintain) is due though no caller waits. Waits for no device,
-    /// nor for the host file system: whether that is full, only a step finds out.
-    pub fn maintenance_is_due(&self, now: Duration) -> bool {
-        self.maintenance_gauges(now).next_step().is_some()
+    /// Whether a [step](StoreMaintenance::step) is due though no caller waits. Waits for no device, nor for
+    /// the host file system: whether that is full, only a step finds out.
+    pub fn is_due(&self, now: Duration) -> bool {
+        self.gauges(now).next_step().is_some()
     }
 
     /// Makes a bounded step of maintenance, the one that `pressure` makes most urgent.
     ///
     /// # Errors
-    /// The device's, and those of the step: [`checkpoint`](Store::checkpoint),
-    /// [`clean_step`](Store::clean_step), [`free_deleted_step`](Store::free_deleted_step) or
-    /// [`idle_merge_step`](Store::idle_merge_step). It will be tried again.
-    pub fn maintain(
+    /// The device's, and those of the step: [`checkpoint`](StoreMaintenance::checkpoint),
+    /// [`clean_step`](StoreMaintenance::clean_step),
+    /// [`free_deleted_step`](StoreMaintenance::free_deleted_step) or
+    /// [`idle_merge_step`](StoreMaintenance::idle_merge_step). It will be tried again.
+    pub fn step(
         &self,
         clock: &dyn Clock,
         pressure: SpacePressure<'_>,
@@ -125,7 +170,7 @@ impl Store {
         match pressure {
             SpacePressure::Waiting(search) => self.search_step(clock, search),
             SpacePressure::WriteBack => loop {
-                let gauges = self.maintenance_gauges(clock.monotonic());
+                let gauges = self.gauges(clock.monotonic());
                 let Some(step) = gauges.step_before_write_back() else {
                     return Ok(MaintenanceProgress::Idle);
                 };
@@ -134,8 +179,8 @@ impl Store {
                 }
             },
             SpacePressure::None => loop {
-                let mut gauges = self.maintenance_gauges(clock.monotonic());
-                gauges.host_fs_is_full = host_space::host_fs_free_bytes_if_full(&self.shared).is_some();
+                let mut gauges = self.gauges(clock.monotonic());
+                gauges.host_fs_is_full = host_space::host_fs_free_bytes_if_full(self.shared).is_some();
                 let Some(step) = gauges.next_step() else {
                     return Ok(MaintenanceProgress::Idle);
                 };
@@ -150,33 +195,244 @@ impl Store {
     /// or by a round of cleaning. Returns whether there are more than before.
     ///
     /// # Errors
-    /// Those of [`clean_round`](Store::clean_round).
+    /// Those of [`clean_round`](StoreMaintenance::clean_round).
     pub fn gain_space(&self, clock: &dyn Clock) -> Result<bool, StoreError> {
-        let may_ask_host_fs = self.maintenance_gauges(clock.monotonic()).may_ask_host_fs();
+        let may_ask_host_fs = self.gauges(clock.monotonic()).may_ask_host_fs();
         if may_ask_host_fs && self.allocate_more_or_pause(clock) {
             return Ok(true);
         }
-        let before = self.space().free;
+        let before = self.shared.space().free;
         // Freeing what was deleted copies nothing. An unreadable node keeps the nodes and pages below it from
         // being freed, and nothing else.
         while self.free_deleted_step().unwrap_or(false) {}
         let cleaned = self.clean_round()?;
         self.checkpoint_twice()?;
-        Ok(cleaned || self.space().free > before)
+        Ok(cleaned || self.shared.space().free > before)
+    }
+
+    /// Makes the map durable so that recovery starts here. Frees segments that no root needs any more: those
+    /// in which nothing was live at the checkpoint before this one either.
+    ///
+    /// # Errors
+    /// The device's: the store goes on as before, and the next checkpoint does it all again.
+    pub fn checkpoint(&self) -> Result<(), StoreError> {
+        self.writer.lock().checkpoint(self.shared)
+    }
+
+    /// Blocks written to the log since the last checkpoint: recovery would read them.
+    pub fn blocks_since_checkpoint(&self) -> u64 {
+        self.shared.progress.length().blocks
+    }
+
+    /// Most reads of the device by which recovery would follow the log up to its open extent. For that
+    /// extent, the log's end and the proof that it is the end, it makes ten more at most; and those of pages
+    /// of metadata in the last batch.
+    pub fn reads_since_checkpoint(&self) -> u64 {
+        self.shared.progress.length().reads
+    }
+
+    /// Whether a step of cleaning is due: free space is low and a round may find some, or the round under way
+    /// is behind. Write-back makes such steps first, and other threads may.
+    pub fn cleaning_is_due(&self) -> bool {
+        self.shared.map().cleaning_is_due()
+    }
+
+    /// Pages that may be written back before the next look at
+    /// [`cleaning_is_due`](StoreMaintenance::cleaning_is_due). So a thread that waits for these pages never
+    /// waits for a whole segment to be cleaned.
+    pub fn pages_between_cleaning_checks(&self) -> u64 {
+        self.shared.map().pages_between_cleaning_checks()
+    }
+
+    /// Whether deleted volumes and files still hold something that
+    /// [`free_deleted_step`](StoreMaintenance::free_deleted_step) would free.
+    pub fn is_freeing(&self) -> bool {
+        self.shared.map().volumes.dying().len() > 0
+    }
+
+    /// Walks the whole map, reads every block that the map refers to, and calls `report` for each finding.
+    /// Findings are damaged nodes and pages, misplaced blocks, blocks used twice, wrong reference counts,
+    /// unreferenced nodes and wrong live counts. Changes wait meanwhile.
+    pub fn check(&self, report: &mut dyn FnMut(StoreFinding)) {
+        check::check(self.shared, &self.writer.lock(), report);
+    }
+
+    /// Corrects all counts: references, unreferenced nodes, live blocks. Writes them with two checkpoints, so
+    /// that both roots have them. Reports first what `check` would find. Returns what it corrected. Lost
+    /// bytes stay errors.
+    ///
+    /// # Errors
+    /// [`StoreError::NotBegun`]; [`StoreError::CannotCount`] where a node cannot be read, as what is below it
+    /// cannot be counted: no count is changed then; the device's.
+    pub fn repair(&self, report: &mut dyn FnMut(StoreFinding)) -> Result<RepairedCounts, StoreError> {
+        // A round of cleaning would go on with the old counts.
+        let mut cleaner = self.state.lock_cleaner();
+        cleaner.give_up_round(self.shared);
+        check::repair(self.shared, &mut self.writer.lock(), report)
+    }
+
+    /// One bounded step of a scrub: it visits at most four nodes and reads what they refer to. The first step
+    /// reads what lies at fixed places. Damaged data is reported by the last step, which looks up the pages.
+    pub fn scrub_step(&self, report: &mut dyn FnMut(StoreFinding)) -> ScrubProgress {
+        let mut scrub = self.state.lock_scrub();
+        StoreScrub::step(&mut scrub, self.shared, self.writer, report)
+    }
+
+    /// Ends a scrub: the next step begins a new one.
+    pub fn end_scrub(&self) {
+        *self.state.lock_scrub() = None;
+        self.shared.map_mut().nodes.end_scan(ScanPurpose::StoreScrub);
+    }
+}
+
+/// Single steps, for callers that choose them: tests and benchmarks. [`step`](StoreMaintenance::step) makes
+/// them when they are due.
+impl StoreMaintenance<'_> {
+    /// Makes two [checkpoints](StoreMaintenance::checkpoint) with nothing between them, which frees
+    /// everything that died before. The second writes little, as no other thread can make the nodes dirty
+    /// again that the first has written.
+    ///
+    /// # Errors
+    /// As [`checkpoint`](StoreMaintenance::checkpoint).
+    pub fn checkpoint_twice(&self) -> Result<(), StoreError> {
+        self.writer.lock().checkpoint_twice(self.shared)
+    }
+
+    /// Whether free space is low, so that checkpoints and rounds of cleaning should find some.
+    pub fn is_short_of_space(&self) -> bool {
+        self.shared.map().is_short_of_space()
+    }
+
+    /// Frees some of what deleted volumes and files held: at most 256 nodes. Returns whether there was
+    /// anything to free. The blocks are free after two checkpoints.
+    ///
+    /// # Errors
+    /// The device's, or [`StoreError::Corrupt`]: a node that cannot be read stays on the list, with what is
+    /// below.
+    pub fn free_deleted_step(&self) -> Result<bool, StoreError> {
+        volume_changes::free_deleted_step(self.shared, self.writer)
+    }
+
+    /// Cleans until a round has ended, and makes checkpoints where the round needs them. Each step takes its
+    /// locks anew, so others may use the store meanwhile.
+    ///
+    /// Returns whether segments died, or held less than was counted. Dead ones are free after two
+    /// checkpoints.
+    ///
+    /// # Errors
+    /// Those of [`clean_step`](StoreMaintenance::clean_step), and of
+    /// [`checkpoint`](StoreMaintenance::checkpoint).
+    pub fn clean_round(&self) -> Result<bool, StoreError> {
+        let pages_moved = || self.shared.medium.counting().now().pages_cleaned;
+        // Pages moved when two checkpoints were last asked for.
+        let mut asked = None;
+        loop {
+            match self.clean_step()? {
+                CleaningOutcome::Idle => return Ok(false),
+                CleaningOutcome::Working => {}
+                CleaningOutcome::RoundEnded(segments) => return Ok(segments > 0),
+                CleaningOutcome::NeedsCheckpoint => {
+                    if asked.replace(pages_moved()) == Some(pages_moved()) {
+                        self.give_up_round();
+                        return Ok(false);
+                    }
+                    self.checkpoint_twice()?;
+                }
+            }
+        }
+    }
+
+    /// One bounded step of cleaning: it visits 64 nodes of the map, or moves an eighth of a segment, at most
+    /// a MiB. Other threads wait at most for the repointing of what one step moved. No lock that readers or
+    /// writers need is held during I/O.
+    ///
+    /// # Errors
+    /// [`StoreError::NotBegun`], [`StoreError::Stopped`], or the device's: the step may be tried again. A
+    /// block that cannot be read is no error here: it stays where it is, and its segment with it.
+    pub fn clean_step(&self) -> Result<CleaningOutcome, StoreError> {
+        self.state.lock_cleaner().step(self.shared, self.writer)
+    }
+
+    /// As [`clean_step`](StoreMaintenance::clean_step), if a step is still due when this thread gets the
+    /// lock: of several threads that owe a step, only one makes it.
+    ///
+    /// # Errors
+    /// Those of [`clean_step`](StoreMaintenance::clean_step).
+    pub fn clean_step_if_due(&self) -> Result<Option<CleaningOutcome>, StoreError> {
+        let mut cleaner = self.state.lock_cleaner();
+        if self.cleaning_is_due() { cleaner.step(self.shared, self.writer).map(Some) } else { Ok(None) }
+    }
+
+    /// Ends a round that needs more space than two checkpoints have freed. Its victims are left alone until
+    /// more of them has died.
+    pub fn give_up_round(&self) {
+        self.state.lock_cleaner().give_up_round(self.shared);
+    }
+
+    /// Lets cleaning try segments again that it could not empty, as blocks that could not be read may be
+    /// readable by now. Otherwise it leaves such a segment alone until more of it is dead, or the store is
+    /// opened again.
+    pub fn retry_stuck_segments(&self) {
+        self.shared.map_mut().nodes.segments.retry_stuck();
+    }
+
+    /// Whether space should be allocated in the host file system: free segments are running low, or it was
+    /// full and may not be any more.
+    pub fn allocation_is_due(&self) -> bool {
+        host_space::allocation_is_due(self.shared)
+    }
+
+    /// Allocates as much space in the host file system as will be needed soon. `false` if that is full.
+    ///
+    /// # Errors
+    /// The device's, except for a full host file system.
+    pub fn allocate_ahead(&self) -> Result<bool, StoreError> {
+        host_space::allocate_ahead(self.shared)
+    }
+
+    /// Allocates more than [`allocate_ahead`](StoreMaintenance::allocate_ahead) does, because a caller needs
+    /// it now. `false` if there is no more than before.
+    ///
+    /// # Errors
+    /// Those of [`allocate_ahead`](StoreMaintenance::allocate_ahead).
+    pub fn allocate_more(&self) -> Result<bool, StoreError> {
+        host_space::allocate_more(self.shared)
+    }
+
+    /// A bounded step of merging all deltas, from where the last call stopped. `false` at the end, or if no
+    /// delta was stored since the last complete round began.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`], after which the next call tries the same leaf again; a node that cannot be read,
+    /// which ends the round; as [`apply`](crate::StoreData::apply), where the device fails a write. A leaf whose
+    /// pages cannot be read stays as it is.
+    pub fn idle_merge_step(&self) -> Result<bool, StoreError> {
+        let mut writer = self.writer.lock();
+        self.state.idle_merge.lock().expect("no panic while merging deltas").step(self.shared, &mut writer)
+    }
+}
+
+impl StoreMaintenance<'_> {
+    /// Whether merging is worth its reads and writes while no caller waits for space: enough was stored as
+    /// deltas since the store was opened or the last round began, and free space is not short.
+    fn merge_is_worth_it(&self) -> bool {
+        // A thread that merges would have to be waited for.
+        let Ok(round) = self.state.idle_merge.try_lock() else { return false };
+        round.is_worth_it(self.shared) && !self.shared.map().is_short_of_space()
     }
 
     /// Whether the host file system is full stays open: it would have to be asked.
-    fn maintenance_gauges(&self, now: Duration) -> MaintenanceGauges {
+    fn gauges(&self, now: Duration) -> MaintenanceGauges {
         let length = self.shared.progress.length();
-        let merge_is_worth_it = self.idle_merge_is_due();
-        let backed_run_low = host_space::allocation_is_due(&self.shared);
-        let pauses = self.maintenance.pauses_at(now);
+        let merge_is_worth_it = self.merge_is_worth_it();
+        let backed_run_low = host_space::allocation_is_due(self.shared);
+        let pauses = self.state.pauses_at(now);
         let map = self.shared.map();
         MaintenanceGauges {
             now,
             pauses,
             log_blocks: length.blocks,
-            log_blocks_max: self.maintenance.checkpoint_blocks.load(Ordering::Relaxed),
+            log_blocks_max: self.state.checkpoint_blocks.load(Ordering::Relaxed),
             log_reads: length.reads,
             has_many_dirty_nodes: map.has_many_dirty(),
             batches: self.shared.medium.counting().now().batches,
@@ -207,16 +463,16 @@ impl Store {
             }
             MaintenanceStep::Clean => self.clean_owed()?,
             MaintenanceStep::TrimDead => {
-                let batches = self.counters().batches;
+                let batches = self.shared.medium.counting().now().batches;
                 self.checkpoint_twice()?;
-                self.maintenance.pauses().trimmed_as_of = batches;
+                self.state.pauses().trimmed_as_of = batches;
             }
             MaintenanceStep::TrimFreed => {
-                self.maintenance.pauses().trim_not_before = clock.monotonic() + QUIET_PERIOD;
+                self.state.pauses().trim_not_before = clock.monotonic() + QUIET_PERIOD;
                 self.checkpoint_twice()?;
                 // Blocks that are freed meanwhile are trimmed next time.
                 let is_freeing = self.is_freeing();
-                self.maintenance.pauses().has_freed = is_freeing;
+                self.state.pauses().has_freed = is_freeing;
             }
             MaintenanceStep::Merge => self.merge_step(clock)?,
         }
@@ -233,7 +489,7 @@ impl Store {
             self.retry_stuck_now_and_then(clock.monotonic());
         }
         loop {
-            let gauges = self.maintenance_gauges(clock.monotonic());
+            let gauges = self.gauges(clock.monotonic());
             match search.next_step(&gauges) {
                 SearchStep::AllocateMore => {
                     if self.allocate_more_or_pause(clock) {
@@ -267,7 +523,7 @@ impl Store {
                 }
                 SearchStep::Clean => {
                     let outcome = self.clean_step()?;
-                    match search.note_cleaned(outcome, self.counters().pages_cleaned) {
+                    match search.note_cleaned(outcome, self.shared.medium.counting().now().pages_cleaned) {
                         AfterCleaning::Nothing => {}
                         AfterCleaning::FreesDead => self.checkpoint_twice()?,
                         AfterCleaning::GivesUpRound => self.give_up_round(),
@@ -284,18 +540,18 @@ impl Store {
 
     /// Asks the host file system for the space that will be needed soon. If it has none, pauses.
     fn allocate_ahead_or_pause(&self, clock: &dyn Clock) -> bool {
-        let has_space = host_space::allocate_ahead(&self.shared).unwrap_or(false);
+        let has_space = host_space::allocate_ahead(self.shared).unwrap_or(false);
         if !has_space {
-            self.maintenance.pauses().allocate_not_before = clock.monotonic() + RETRY_AFTER;
+            self.state.pauses().allocate_not_before = clock.monotonic() + RETRY_AFTER;
         }
         has_space
     }
 
     /// Asks for more than that, because a caller needs it. If there is no more, pauses.
     fn allocate_more_or_pause(&self, clock: &dyn Clock) -> bool {
-        let has_more = host_space::allocate_more(&self.shared).unwrap_or(false);
+        let has_more = host_space::allocate_more(self.shared).unwrap_or(false);
         if !has_more {
-            self.maintenance.pauses().allocate_not_before = clock.monotonic() + RETRY_AFTER;
+            self.state.pauses().allocate_not_before = clock.monotonic() + RETRY_AFTER;
         }
         has_more
     }
@@ -304,7 +560,7 @@ impl Store {
     fn free_step(&self, clock: &dyn Clock) -> Result<(), StoreError> {
         let freed = self.free_deleted_step();
         let now = clock.monotonic();
-        let mut pauses = self.maintenance.pauses();
+        let mut pauses = self.state.pauses();
         match &freed {
             Ok(_) => pauses.has_freed = true,
             Err(_) => pauses.free_not_before = now + RETRY_AFTER,
@@ -314,7 +570,7 @@ impl Store {
 
     /// A step of cleaning, if it is still owed, before writers need the space.
     fn clean_owed(&self) -> Result<(), StoreError> {
-        let batches = self.counters().batches;
+        let batches = self.shared.medium.counting().now().batches;
         match self.clean_step_if_due()? {
             None | Some(CleaningOutcome::Working) => {}
             Some(CleaningOutcome::RoundEnded(_)) => self.checkpoint_twice()?,
@@ -326,7 +582,7 @@ impl Store {
             }
             Some(CleaningOutcome::Idle) => {
                 self.checkpoint_twice()?;
-                self.maintenance.pauses().nothing_to_clean_as_of = Some(batches);
+                self.state.pauses().nothing_to_clean_as_of = Some(batches);
             }
         }
         Ok(())
@@ -339,7 +595,7 @@ impl Store {
         let merged = self.idle_merge_step();
         let now = clock.monotonic();
         let pause = if merged.is_ok() { now - begun } else { RETRY_AFTER };
-        self.maintenance.pauses().merge_not_before = now + pause;
+        self.state.pauses().merge_not_before = now + pause;
         match merged {
             Err(error) if !error.is_full() => Err(error),
             _ => Ok(()),
@@ -349,7 +605,7 @@ impl Store {
     /// Once in a while: segments that could not be read may be readable now.
     fn retry_stuck_now_and_then(&self, now: Duration) {
         {
-            let mut pauses = self.maintenance.pauses();
+            let mut pauses = self.state.pauses();
             if now < pauses.retry_not_before {
                 return;
             }

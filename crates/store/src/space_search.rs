@@ -19,7 +19,7 @@ use crate::maintenance_plan::{MaintenanceGauges, MaintenanceStep};
 const ROUNDS_MAX: usize = 8;
 
 /// A search for space. A caller that waits for space keeps it from one
-/// [`maintain`](crate::Store::maintain) to the next, until the search ends.
+/// [step](crate::StoreMaintenance::step) to the next, until the search ends.
 #[derive(Debug, Default)]
 pub struct SpaceSearch {
     has_begun: bool,

@@ -29,6 +29,7 @@ mod shipped {
     pub(crate) mod cleaner;
     pub(crate) mod coalesce;
     pub(crate) mod counters;
+    pub(crate) mod data;
     pub(crate) mod delta_block;
     pub(crate) mod delta_merge;
     pub(crate) mod error;
@@ -60,6 +61,7 @@ mod shipped {
     pub(crate) mod settings;
     pub(crate) mod shared;
     pub(crate) mod space;
+    pub(crate) mod space_account;
     pub(crate) mod space_search;
     pub(crate) mod store;
     pub(crate) mod superblock;
@@ -67,6 +69,7 @@ mod shipped {
     pub(crate) mod volume;
     pub(crate) mod volume_changes;
     pub(crate) mod volume_usage;
+    pub(crate) mod volumes;
     pub(crate) mod writer;
 }
 use shipped::*;
