@@ -10,7 +10,7 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::task::{BackgroundTask, DeferredCompletions, StepProgress};
 use crate::write_back::{WriteBack, WriteBackReason};
 use std::sync::Arc;
-use store::{MaintenanceProgress, SpacePressure, SpaceSearch, StoreError, VolumeId};
+use store::{MaintenanceProgress, SpacePressure, SpaceSearch, StoreError, StoreSpace, VolumeId};
 
 /// How often work is done again that found the store full, before its caller is told so.
 const ATTEMPTS_MAX: usize = 8;
@@ -19,28 +19,16 @@ const ATTEMPTS_MAX: usize = 8;
 /// before the store cleans: a dirty page may reserve more blocks than it takes, and deletions free some.
 struct SpaceAttempt {
     /// The space when it began.
-    before: SpaceFound,
+    before: StoreSpace,
     /// The store's part.
     search: SpaceSearch,
     /// The write-back of this attempt: each item is tried once.
     scan: DirtyScan,
 }
 
-/// The store's space at one time.
-#[derive(Clone, Copy)]
-struct SpaceFound {
-    /// Blocks in free segments.
-    free: u64,
-    /// Blocks that are live or reserved.
-    used: u64,
-    /// All blocks, as far as the host file system has space for them.
-    total: u64,
-}
-
-impl SpaceFound {
-    fn is_more_than(&self, before: &SpaceFound) -> bool {
-        self.free > before.free || self.used < before.used
-    }
+/// Whether more is free than before, or less is used.
+fn is_more(now: &StoreSpace, before: &StoreSpace) -> bool {
+    now.free > before.free || now.live + now.reserved < before.live + before.reserved
 }
 
 /// Lets the store maintain itself, and makes space for waiting operations.
@@ -181,8 +169,7 @@ impl StoreMaintainer {
                 self.shared.store().space().set_reservation_estimate(state.reservation_estimate());
                 state.retries.failures()
             };
-            let space = self.shared.store().space().now();
-            (SpaceFound { free: space.free, used: space.live + space.reserved, total: space.total }, failures)
+            (self.shared.store().space().now(), failures)
         };
         let attempt = making_space.get_or_insert_with(|| {
             let (before, failures) = free();
@@ -194,7 +181,7 @@ impl StoreMaintainer {
         let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
         let over = !matches!(outcome, Ok(StepProgress::Worked));
-        let is_more = now.is_more_than(&attempt.before);
+        let is_more = is_more(&now, &attempt.before);
         if over {
             // Space from the host file system may be used up already, and there may be more; unless segments
             // were trimmed.
@@ -227,32 +214,40 @@ impl StoreMaintainer {
 
     /// One step. `Idle` if nothing is left to do.
     fn space_step(&self, attempt: &mut SpaceAttempt) -> Result<StepProgress, CacheError> {
+        let SpaceAttempt { search, scan, .. } = attempt;
+        search.set_expendable_volume(!self.expendable().is_empty());
         loop {
-            match self.maintain(SpacePressure::Waiting(&mut attempt.search)) {
-                Ok(MaintenanceProgress::NeedsWriteBack) => {}
-                // Also before the attempt counts as in vain: a volume may have become expendable meanwhile.
-                Ok(MaintenanceProgress::SearchEnded) if self.delete_expendable_volume() => {
+            let progress = match self.maintain(SpacePressure::Waiting(search)) {
+                // Pages are written back all the same.
+                Err(_) if !search.is_written_back() => {
+                    self.shared.state().counters.checkpoint_errors += 1;
+                    MaintenanceProgress::NeedsWriteBack
+                }
+                outcome => outcome?,
+            };
+            match progress {
+                // At the end, too: a volume may have become expendable during this step.
+                MaintenanceProgress::NeedsDeletion | MaintenanceProgress::SearchEnded
+                    if self.delete_expendable_volume() =>
+                {
                     return Ok(StepProgress::Worked);
                 }
-                Ok(MaintenanceProgress::SearchEnded) => return Ok(StepProgress::Idle),
-                Ok(_) => return Ok(StepProgress::Worked),
-                // Pages are written back all the same.
-                Err(_) if !attempt.search.is_written_back() => {
-                    self.shared.state().counters.checkpoint_errors += 1;
+                MaintenanceProgress::NeedsDeletion => search.set_expendable_volume(false),
+                MaintenanceProgress::NeedsWriteBack => {
+                    match self.write_back.drain_step(WriteBackReason::Space, scan) {
+                        Ok(StepProgress::Worked) => return Ok(StepProgress::Worked),
+                        // Pages that found no space may find some after cleaning.
+                        Ok(StepProgress::Idle) => {}
+                        Err(error) if error.is_full() => {}
+                        Err(error) => return Err(error),
+                    }
+                    search.note_written_back();
                 }
-                Err(error) => return Err(error.into()),
+                MaintenanceProgress::SearchEnded => return Ok(StepProgress::Idle),
+                MaintenanceProgress::Idle | MaintenanceProgress::Worked { .. } => {
+                    return Ok(StepProgress::Worked);
+                }
             }
-            if self.delete_expendable_volume() {
-                return Ok(StepProgress::Worked);
-            }
-            match self.write_back.drain_step(WriteBackReason::Space, &mut attempt.scan) {
-                Ok(StepProgress::Worked) => return Ok(StepProgress::Worked),
-                // Pages that found no space may find some after cleaning.
-                Ok(StepProgress::Idle) => {}
-                Err(error) if error.is_full() => {}
-                Err(error) => return Err(error),
-            }
-            attempt.search.note_written_back();
         }
     }
 

@@ -49,6 +49,9 @@ pub enum MaintenanceProgress {
     /// A search goes on once its caller has written everything back, and
     /// [said so](SpaceSearch::note_written_back).
     NeedsWriteBack,
+    /// A search goes on once its caller has deleted a volume that it
+    /// [offered](SpaceSearch::set_expendable_volume), or has none any more.
+    NeedsDeletion,
     /// A search has done what it could.
     SearchEnded,
 }
@@ -509,6 +512,7 @@ impl StoreMaintenance<'_> {
                         return Ok(progress);
                     }
                 }
+                SearchStep::DeleteVolume => return Ok(MaintenanceProgress::NeedsDeletion),
                 SearchStep::WriteBack => return Ok(MaintenanceProgress::NeedsWriteBack),
                 SearchStep::Checkpoint => {
                     self.checkpoint()?;

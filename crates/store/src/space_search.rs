@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | any | more space from the host file system, if more was reserved since it last gave some |
 //! | any | freeing what was deleted |
+//! | any | the caller deletes a volume, if it has an expendable one |
 //! | before write-back | cleaning that is owed, then the caller writes everything back |
 //! | checkpoint | one checkpoint: segments die that only older roots needed |
 //! | merging | deltas take space that their pages, once merged, do not |
@@ -24,6 +25,8 @@ const ROUNDS_MAX: usize = 8;
 pub struct SpaceSearch {
     has_begun: bool,
     stage: SearchStage,
+    /// The caller has a volume that it can delete.
+    has_expendable_volume: bool,
     /// Reserved blocks when the host file system last gave space. Until more are reserved, more space would
     /// be of no use.
     allocated_at: Option<u64>,
@@ -47,9 +50,11 @@ enum SearchStage {
 pub(crate) enum SearchStep {
     AllocateMore,
     Free,
+    /// The caller's turn, to delete a volume.
+    DeleteVolume,
     /// A step that is due before pages are written back.
     Owed(MaintenanceStep),
-    /// The caller's turn.
+    /// The caller's turn, to write everything back.
     WriteBack,
     Checkpoint,
     Merge,
@@ -69,6 +74,11 @@ pub(crate) enum AfterCleaning {
 }
 
 impl SpaceSearch {
+    /// Notes whether the caller has a volume that it would rather delete than be told that the store is full.
+    pub fn set_expendable_volume(&mut self, has_one: bool) {
+        self.has_expendable_volume = has_one;
+    }
+
     /// Notes that the caller has written everything back that it could.
     pub fn note_written_back(&mut self) {
         if !self.is_written_back() {
@@ -94,6 +104,9 @@ impl SpaceSearch {
         }
         if gauges.freeing_is_due() {
             return SearchStep::Free;
+        }
+        if self.has_expendable_volume {
+            return SearchStep::DeleteVolume;
         }
         match self.stage {
             SearchStage::BeforeWriteBack => {
@@ -218,6 +231,20 @@ mod tests {
                 search.next_step(&MaintenanceGauges { reserved: 6, ..may_ask }),
                 SearchStep::AllocateMore
             );
+        }
+    }
+
+    #[test]
+    fn an_expendable_volume_goes_before_each_stage() {
+        let owed = MaintenanceGauges { cleaning_is_owed: true, ..gauges() };
+        let freeing = MaintenanceGauges { is_freeing: true, ..gauges() };
+        for mut search in [SpaceSearch::default(), cleaning()] {
+            let by_stage = search.next_step(&gauges());
+            search.set_expendable_volume(true);
+            assert_eq!(search.next_step(&owed), SearchStep::DeleteVolume);
+            assert_eq!(search.next_step(&freeing), SearchStep::Free, "the last one's blocks");
+            search.set_expendable_volume(false);
+            assert_eq!(search.next_step(&gauges()), by_stage);
         }
     }
 
