@@ -428,7 +428,7 @@ impl StoreMaintenance<'_> {
     fn gauges(&self, now: Duration) -> MaintenanceGauges {
         let length = self.shared.progress.length();
         let merge_is_worth_it = self.merge_is_worth_it();
-        let backed_run_low = host_space::allocation_is_due(self.shared);
+        let free_segments_run_low = host_space::allocation_is_due(self.shared);
         let pauses = self.state.pauses_at(now);
         let map = self.shared.map();
         MaintenanceGauges {
@@ -440,7 +440,7 @@ impl StoreMaintenance<'_> {
             has_many_dirty_nodes: map.has_many_dirty(),
             batches: self.shared.medium.counting().now().batches,
             reserved: map.reserved_blocks(),
-            backed_run_low,
+            free_segments_run_low,
             host_fs_is_full: false,
             is_freeing: map.volumes.dying().len() > 0,
             cleaning_is_owed: map.cleaning_is_due(),

@@ -88,7 +88,7 @@ pub(crate) struct MaintenanceGauges {
     /// Blocks that are reserved.
     pub(crate) reserved: u64,
     /// Free segments that the host file system backs run low, or it was full and may not be any more.
-    pub(crate) backed_run_low: bool,
+    pub(crate) free_segments_run_low: bool,
     /// The host file system has no space for a segment that the store could use.
     pub(crate) host_fs_is_full: bool,
     /// Deleted files or volumes hold blocks.
@@ -131,7 +131,7 @@ impl MaintenanceGauges {
     }
 
     fn allocation_is_due(&self) -> bool {
-        self.backed_run_low && self.may_ask_host_fs()
+        self.free_segments_run_low && self.may_ask_host_fs()
     }
 
     /// Whether the host file system's last refusal was a while ago.
@@ -179,7 +179,7 @@ mod tests {
             has_many_dirty_nodes: true,
             batches: 7,
             reserved: 0,
-            backed_run_low: true,
+            free_segments_run_low: true,
             host_fs_is_full: true,
             is_freeing: true,
             cleaning_is_owed: true,
@@ -205,7 +205,7 @@ mod tests {
                     gauges.log_reads = 0;
                     gauges.has_many_dirty_nodes = false;
                 }
-                MaintenanceStep::AllocateAhead => gauges.backed_run_low = false,
+                MaintenanceStep::AllocateAhead => gauges.free_segments_run_low = false,
                 MaintenanceStep::Free => gauges.is_freeing = false,
                 MaintenanceStep::Clean => gauges.cleaning_is_owed = false,
                 MaintenanceStep::TrimDead => gauges.host_fs_is_full = false,
@@ -246,7 +246,7 @@ mod tests {
         let cases = [
             (
                 MaintenanceStep::AllocateAhead,
-                MaintenanceGauges { backed_run_low: true, ..idle() },
+                MaintenanceGauges { free_segments_run_low: true, ..idle() },
                 MaintenancePauses { allocate_not_before: LATER, ..none },
             ),
             (

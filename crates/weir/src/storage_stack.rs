@@ -63,8 +63,8 @@ pub(crate) struct StartTimes {
 }
 
 impl StorageStack {
-    /// Opens the volume `name` of the store on `media`. With `DiskAccess::Write` this writes to the media,
-    /// with `DiskAccess::Read` nothing ever does.
+    /// Opens the volume `name` of the store on `media`. With `DiskAccess::Write` this writes to the media, with
+    /// `DiskAccess::Read` nothing ever does.
     pub(crate) fn open(
         media: StoreMedia,
         settings: CacheSettings,
