@@ -169,12 +169,14 @@ impl CacheState {
         if more > 0 {
             let estimate = self.reservation_estimate() + own_estimate;
             let outcome = if claim == SpaceClaim::Data {
-                store.reserve(more, estimate)
+                store.space().reserve(more, estimate)
             } else {
-                store.reserve_for_names(more, estimate)
+                store.space().reserve_for_names(more, estimate)
             };
             match outcome {
-                Err(error) if error.is_full() && claim == SpaceClaim::Frees => store.reserve_unchecked(more),
+                Err(error) if error.is_full() && claim == SpaceClaim::Frees => {
+                    store.space().reserve_unchecked(more)
+                }
                 outcome => outcome?,
             }
         }
@@ -188,12 +190,12 @@ impl CacheState {
         // become spare.
         if claim > SpaceClaim::Data || self.is_stopping() || self.admission.is_waiting() {
             self.admission.release_spare(store);
-            return store.release(pages);
+            return store.space().release(pages);
         }
         self.admission.spare_pages += pages;
         let beyond = self.admission.spare_pages.saturating_sub(SPARE_PAGES_MAX);
         if beyond > 0 {
-            store.release(beyond);
+            store.space().release(beyond);
             self.admission.spare_pages = SPARE_PAGES_MAX;
         }
     }
@@ -280,7 +282,7 @@ impl AdmissionQueue {
     /// Releases the spare pages to the store.
     pub(crate) fn release_spare(&mut self, store: &Store) {
         if self.spare_pages > 0 {
-            store.release(std::mem::take(&mut self.spare_pages));
+            store.space().release(std::mem::take(&mut self.spare_pages));
         }
     }
 }
@@ -482,9 +484,11 @@ impl AdmissionControl {
                 || self.shared.buffer_is_half_full()
                 || self.shared.settings().is_near_limit(state.pages.memory())
                 || state.pages.punches_pending() > PUNCHES_MAX
-                || (state.pages.punches_pending() > 0 && self.shared.store().is_host_fs_known_full())
+                || (state.pages.punches_pending() > 0 && self.shared.store().space().is_host_fs_known_full())
                 // Unless the host file system gives them space.
-                || (state.admission.is_waiting() && state.pages.is_dirty() && !self.shared.store().may_allocate()))
+                || (state.admission.is_waiting()
+                    && state.pages.is_dirty()
+                    && !self.shared.store().space().may_allocate()))
     }
 
     /// Whether bypassed pages are to be stored now.

@@ -143,7 +143,7 @@ impl TransactionApplier {
         }
         let effects = applier.finish();
         if effects.released_pages > 0 {
-            self.shared.store().release(effects.released_pages);
+            self.shared.store().space().release(effects.released_pages);
         }
         // Writing back a change of names releases most of what it reserved.
         if effects.has_removed || space.claim() == SpaceClaim::Names {

@@ -157,8 +157,8 @@ impl BypassRecovery {
             self.over_older_records.iter().map(|(&key, &lsn)| (key, lsn)).collect();
         for some in all.chunks(STORE_CHECK_PAGES) {
             let pages: Vec<(ObjectId, PageNo)> = some.iter().map(|(key, _)| (key.object, key.page)).collect();
-            for (&(key, bypassed), found) in some.iter().zip(store.page_lsns(&pages)) {
-                match found.or_else(|_| retry_read(|| store.page_lsn(key.object, key.page))) {
+            for (&(key, bypassed), found) in some.iter().zip(store.data().page_lsns(&pages)) {
+                match found.or_else(|_| retry_read(|| store.data().page_lsn(key.object, key.page))) {
                     Ok(Some(page_lsn)) if page_lsn >= bypassed => stale.push(key),
                     Ok(_) => {}
                     Err(error) if error.is_damage() => stale.push(key),
@@ -212,7 +212,7 @@ fn first_missing(
 ) -> Result<Option<PageNo>, StoreError> {
     let mut expected = pages.start;
     while expected < pages.end {
-        let listed = store.list(object, expected..pages.end, LISTED_LEAVES)?;
+        let listed = store.data().list(object, expected..pages.end, LISTED_LEAVES)?;
         for (page, page_lsn) in listed.pages {
             if page != expected || page_lsn < lsn {
                 return Ok(Some(expected));

@@ -91,7 +91,7 @@ impl CacheParts {
     fn release_spare(&self) {
         let mut state = self.shared.state();
         state.admission.release_spare(self.shared.store());
-        self.shared.store().set_reservation_estimate(state.reservation_estimate());
+        self.shared.store().space().set_reservation_estimate(state.reservation_estimate());
     }
 
     fn write_back_step(&self) -> StepProgress {
@@ -148,12 +148,13 @@ impl Cache {
         recovered.forget_deleted(&store);
         let overtaken = recovered.resolve_bypassed(&store)?;
         let (buffer, state, reserved) = recovered.into_parts();
-        let newest_of_store = store.newest_lsn();
+        let newest_of_store = store.data().newest_lsn();
         let newest_of_buffer = buffer.newest_lsn();
         // Space was reserved before the crash. If some is missing now (the log begins in another segment, the
         // cleaner's last one is hardly filled), no operation can reserve any before it is there again.
-        store.reserve_unchecked(reserved);
-        store.set_reservation_estimate(state.reservation_estimate());
+        store.space().reserve_unchecked(reserved);
+        store.space().set_reservation_estimate(state.reservation_estimate());
+        store.maintenance().set_checkpoint_blocks(settings.checkpoint_blocks);
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin_after(incarnation, buffer.store_batch())?;
         buffer.begin_incarnation(incarnation, newest_of_buffer.max(newest_of_store))?;
@@ -343,7 +344,7 @@ impl Cache {
         while fetcher.step() == StepProgress::Worked {}
         checkpointer.write_all_back()?;
         committer.commit_now()?;
-        shared.store_io().checkpoint()?;
+        shared.store_io().maintenance().checkpoint()?;
         let state = shared.state();
         match state.retries.first_error() {
             Some(error) if state.pages.is_dirty() => Err(error.clone().into()),
@@ -373,7 +374,7 @@ impl Cache {
     /// in the caller's thread. Other threads go on; what they write during the call needs memory once more.
     ///
     /// # Errors
-    /// Those of [`Store::check_clone`](store::Store::check_clone), before anything is done;
+    /// Those of [`StoreVolumes::check_clone`](store::StoreVolumes::check_clone), before anything is done;
     /// [`StoreError::Full`]; and those of writing back. There is no new volume then, unless the last write to
     /// the store's log failed: that is not known until the next start.
     pub fn clone_volume(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
@@ -390,7 +391,7 @@ impl Cache {
     /// freed in the background.
     ///
     /// # Errors
-    /// [`CacheError::InUse`], or those of [`Store::delete_volume`](store::Store::delete_volume).
+    /// [`CacheError::InUse`], or those of [`StoreVolumes::delete`](store::StoreVolumes::delete).
     pub fn delete_volume(&self, volume: VolumeId) -> Result<(), CacheError> {
         self.parts.volumes.delete(volume)
     }
@@ -436,7 +437,7 @@ impl Cache {
             let progress =
                 checkpointer.with_space(|| write_back.drain_step(WriteBackReason::All, &mut scan))?;
             committer.release_groups(&mut shared.state());
-            buffer.record_store_batch(shared.store().durable_batch());
+            buffer.record_store_batch(shared.store().data().durable_batch());
             committer.commit_now()?;
             let stuck = shared.state().retries.first_error().cloned();
             match stuck.filter(|_| progress == StepProgress::Idle && buffer.is_growing()) {
@@ -578,7 +579,7 @@ impl CacheParts {
         let buffer = self.shared.buffer();
         let alone = self.write_back.is_idle() && buffer.is_idle() && store.writer_is_idle();
         // A rescue gains space by cleaning.
-        let may_clean = store.cleaning_is_due() || self.shared.state().failed().is_some();
+        let may_clean = store.maintenance().cleaning_is_due() || self.shared.state().failed().is_some();
         alone && (store.cleaner_is_idle() || !may_clean)
     }
 }

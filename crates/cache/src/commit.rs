@@ -415,7 +415,7 @@ impl Committer {
     pub(crate) fn release_groups(&self, state: &mut CacheState) {
         let buffer = self.shared.buffer();
         let needed = state.pages.oldest_group().unwrap_or(buffer.unreleased_groups().end);
-        buffer.release(needed, self.shared.store().durable_batch());
+        buffer.release(needed, self.shared.store().data().durable_batch());
         // Released space is usable after the next commit only. A writer may be waiting for it.
         if state.admission.is_waiting() || self.shared.buffer_is_half_full() {
             state.syncs.ask_for_commit();

@@ -13,9 +13,9 @@
 //! 3. [`resolve_bypassed`](RecoveredBuffer::resolve_bypassed) asks the store which bypassed pages it has.
 //!    Before any write: the answer must be about the store as the crash left it, and an error ends the start
 //!    with nothing changed.
-//! 4. `Store::reserve_unchecked` reserves space for every recovered page and range operation. After 2 and 3,
-//!    which drop some; before the first write to the store, so that nothing else takes the space (invariant
-//!    6).
+//! 4. `StoreSpaceAccount::reserve_unchecked` reserves space for every recovered page and range operation.
+//!    After 2 and 3, which drop some; before the first write to the store, so that nothing else takes the
+//!    space (invariant 6).
 //! 5. `Store::begin_after` makes a new incarnation durable in the store. Before 6: a buffer that knows of a
 //!    mount which its store does not know is refused by step 1 as the buffer of a newer store (invariant 8).
 //! 6. `Buffer::begin` makes the same incarnation durable in the buffer. New LSNs begin above the newest ones
@@ -102,7 +102,7 @@ impl RecoveredBuffer {
     pub fn ensure_fits(&self, store: &Store) -> Result<(), CacheError> {
         assert_eq!(self.buffer.store_id(), store.id(), "a buffer above a store that is not its own");
         // A page is written back only when its changes are durable in the buffer.
-        let of_store = store.newest_logged_lsn();
+        let of_store = store.data().newest_logged_lsn();
         let of_buffer = self.buffer.newest_lsn();
         if of_buffer < of_store {
             return Err(CacheError::StaleBuffer { buffer: of_buffer, store: of_store });
@@ -111,7 +111,7 @@ impl RecoveredBuffer {
         // store's batch that had it.
         let pairs = [
             ("mount", store.incarnation().0, self.buffer.incarnation().0),
-            ("batch", store.durable_batch(), self.buffer.store_batch()),
+            ("batch", store.data().durable_batch(), self.buffer.store_batch()),
         ];
         match pairs.into_iter().find(|&(_, store, buffer)| store < buffer) {
             Some((what, store, buffer)) => Err(CacheError::StaleStore { what, store, buffer }),
@@ -121,7 +121,7 @@ impl RecoveredBuffer {
 
     /// Drops what is about volumes that the store has deleted.
     pub(crate) fn forget_deleted(&mut self, store: &Store) {
-        let there: Vec<VolumeId> = store.volumes().into_iter().map(|(volume, _)| volume).collect();
+        let there: Vec<VolumeId> = store.volumes().all().into_iter().map(|(volume, _)| volume).collect();
         for volume in self.pages.volumes().into_iter().filter(|volume| !there.contains(volume)) {
             self.reserved -= self.pages.drop_volume(volume).0;
         }
@@ -356,12 +356,12 @@ fn drop_page(pages: &mut PageTable, key: PageKey) -> u64 {
 pub(crate) fn clean_stored_pages(shared: &CacheShared, committer: &Committer) -> bool {
     let Some(keys) = shared.state().pages.next_unchecked() else { return false };
     let asked: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
-    let page_lsns = shared.store_io().page_lsns(&asked);
+    let page_lsns = shared.store_io().data().page_lsns(&asked);
     let mut state = shared.state();
     for (key, page_lsn) in keys.into_iter().zip(page_lsns) {
         if let Ok(Some(page_lsn)) = page_lsn {
             let was_reserved = state.pages.forget_if_stored(key, page_lsn);
-            shared.store().release(u64::from(was_reserved));
+            shared.store().space().release(u64::from(was_reserved));
         }
     }
     committer.release_groups(&mut state);

@@ -41,9 +41,10 @@ pub(crate) const FINISHED_RESCUE: &str = "rescued-";
 /// Deletes unfinished volumes of rescues that a crash cut off. If a device prevents that, the next start
 /// tries again.
 pub(crate) fn delete_unfinished(store: &Store, newest: Lsn) {
-    for volume in store.describe_volumes().iter().filter(|volume| volume.name.starts_with(UNFINISHED_RESCUE))
+    for volume in
+        store.volumes().describe().iter().filter(|volume| volume.name.starts_with(UNFINISHED_RESCUE))
     {
-        let _ = store.delete_volume(volume.id, newest);
+        let _ = store.volumes().delete(volume.id, newest);
     }
 }
 
@@ -142,10 +143,14 @@ impl Rescuer {
             if *of == VolumeId::MAIN { format!("{number}") } else { format!("{number}-{of}") }
         };
         let created = u64::try_from(self.shared.clock().wall_nanos()).unwrap_or(0);
-        let find = |prefix: &str, of: &VolumeId| store.volume_named(&format!("{prefix}{}", suffix(of)));
+        let find = |prefix: &str, of: &VolumeId| store.volumes().named(&format!("{prefix}{}", suffix(of)));
         let clone = |from, prefix: &str, of: &VolumeId| {
             let name = &*format!("{prefix}{}", suffix(of));
-            store.clone_named(from, &NewVolume { name, mode: VolumeMode::Writable, created }, durable)
+            store.volumes().clone_named(
+                from,
+                &NewVolume { name, mode: VolumeMode::Writable, created },
+                durable,
+            )
         };
         // If one is complete, all were.
         if !volumes.iter().any(|of| find(FINISHED_RESCUE, of).is_some()) {
@@ -165,7 +170,7 @@ impl Rescuer {
                 if find(FINISHED_RESCUE, of).is_none() {
                     clone(begun.id, FINISHED_RESCUE, of)?;
                 }
-                store.delete_volume(begun.id, durable)?;
+                store.volumes().delete(begun.id, durable)?;
             }
         }
         let names: Vec<String> =
@@ -204,7 +209,7 @@ impl Rescuer {
                     state.pages.change(PageKey { object, page: **page }, CachedPage::take_reservation)
                 };
                 let reserved = some.iter().filter(|page| was_reserved(page)).count();
-                self.shared.store().release(reserved as u64);
+                self.shared.store().space().release(reserved as u64);
             }
         }
         Ok(left_out)
@@ -239,7 +244,7 @@ impl Rescuer {
         let copy = |object: ObjectId| object.in_volume(copies[&object.volume]);
         transfer.from = copy(transfer.from);
         transfer.to = copy(transfer.to);
-        if self.shared.store_io().has_applied_transfer(&transfer, op.lsn)? {
+        if self.shared.store_io().data().has_applied_transfer(&transfer, op.lsn)? {
             return Ok(0);
         }
         let dirty: Vec<DirtyPage> = {
@@ -252,7 +257,7 @@ impl Rescuer {
             left_out += self.rescue_pages(transfer.from, some)?;
         }
         // Damaged pages at the edges of the range are lost in the target.
-        match self.shared.store_io().merge_deltas_for_transfer(&transfer) {
+        match self.shared.store_io().data().merge_deltas_for_transfer(&transfer) {
             Err(error) if error.is_damage() => left_out += 1,
             outcome => outcome?,
         }
@@ -286,7 +291,7 @@ impl Rescuer {
     fn apply(&self, vector: &[StoreChange]) -> Result<BTreeMap<usize, StoreError>, CacheError> {
         let store = self.shared.store_io();
         let mut applied = AppliedChanges::default();
-        applied.apply_rest(store, &|part| store.apply_bypassed(part), vector)?;
+        applied.apply_rest(store, &|part| store.data().apply_bypassed(part), vector)?;
         Ok(applied.refused)
     }
 
@@ -299,7 +304,7 @@ impl Rescuer {
         for (index, error) in refused {
             let StoreChange::Write { object, page, .. } = vector[index] else { continue };
             let mut wants = [PageRead::new(object, page)];
-            self.shared.store_io().read(&mut wants);
+            self.shared.store_io().data().read(&mut wants);
             if !wants[0].result.as_ref().is_err_and(StoreError::is_damage) {
                 return Err(error.into());
             }

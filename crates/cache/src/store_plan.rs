@@ -72,7 +72,7 @@ impl StorePlan {
         let mut full: Vec<((ObjectId, PageNo), PackedDeltas)> = Vec::new();
         for ((object, first), members) in patches {
             let packed = PackedDeltas::new(store, &pages, members, &mut read);
-            match store.takes_deltas(object, &packed.blocks) {
+            match store.data().takes_deltas(object, &packed.blocks) {
                 Ok(true) => plan.add_deltas(object, &pages, packed),
                 _ => full.push(((object, first), packed)),
             }
@@ -80,9 +80,9 @@ impl StorePlan {
         let leaves: Vec<(ObjectId, PageNo)> =
             full.iter().map(|(leaf, _)| *leaf).take(MERGED_LEAVES_MAX).collect();
         // The reads and writes that follow report an error.
-        let merged = !leaves.is_empty() && store.merge_deltas(&leaves).is_ok();
+        let merged = !leaves.is_empty() && store.data().merge_deltas(&leaves).is_ok();
         for ((object, _), packed) in full {
-            if merged && store.takes_deltas(object, &packed.blocks) == Ok(true) {
+            if merged && store.data().takes_deltas(object, &packed.blocks) == Ok(true) {
                 plan.add_deltas(object, &pages, packed)
             } else {
                 read.extend(packed.members)
@@ -118,7 +118,7 @@ impl StorePlan {
     fn read_and_write(&mut self, store: &Store, pages: &[PageToStore<'_>], read: &[usize]) {
         let want = |&index: &usize| PageRead::new(pages[index].key.object, pages[index].key.page);
         let mut wants: Vec<PageRead> = read.iter().map(want).collect();
-        store.read(&mut wants);
+        store.data().read(&mut wants);
         for (&index, want) in read.iter().zip(wants) {
             let PageContent::Patch(delta) = pages[index].content else { continue };
             let mut bytes = match want.result {
@@ -184,7 +184,7 @@ fn pages_without_base(store: &Store, pages: &[PageToStore<'_>]) -> BTreeMap<usiz
     let patches: Vec<usize> = (0..pages.len()).filter(|&index| is_patch(&pages[index])).collect();
     let keys: Vec<(ObjectId, PageNo)> =
         patches.iter().map(|&index| (pages[index].key.object, pages[index].key.page)).collect();
-    let found = patches.into_iter().zip(store.page_lsns(&keys));
+    let found = patches.into_iter().zip(store.data().page_lsns(&keys));
     let empty = found.filter_map(|(index, found)| {
         let PageToStore { key, punch, .. } = pages[index];
         let punch = punch.filter(|_| !is_planted(CacheBug::DeltaOverCut));
@@ -193,7 +193,7 @@ fn pages_without_base(store: &Store, pages: &[PageToStore<'_>]) -> BTreeMap<usiz
             (Ok(None), _) => Ok(false),
             // A later range operation may have brought pages that are older than the punch.
             (Ok(Some(page_lsn)), Some(punch)) if page_lsn < punch => {
-                store.has_applied_later_transfer(key.object, punch)
+                store.data().has_applied_later_transfer(key.object, punch)
             }
             (Ok(Some(_)), _) => Ok(true),
         };
@@ -231,7 +231,7 @@ mod tests {
         };
         // With more gaps than fit into an object's entry: without a leaf there are no deltas.
         let pages: Vec<StoreChange> = (0..3).chain((4..40).step_by(2)).map(whole).collect();
-        store.apply(&pages).expect("space");
+        store.data().apply(&pages).expect("space");
         let mut delta = PageDelta::default();
         delta.write(7, &[7]);
         let content = PageContent::Patch(delta);
@@ -244,9 +244,9 @@ mod tests {
         });
         let plan = StorePlan::of(&store, to_store);
         assert!(matches!(plan.vector[..], [StoreChange::Deltas { .. }]), "they share one");
-        store.apply(&plan.vector).expect("space");
+        store.data().apply(&plan.vector).expect("space");
         for (page, newest) in (0..).zip(newest) {
-            let page_lsn = store.page_lsn(OBJECT, PageNo(page)).expect("no faults");
+            let page_lsn = store.data().page_lsn(OBJECT, PageNo(page)).expect("no faults");
             assert!(page_lsn >= Some(Lsn(newest)), "page {page}: {page_lsn:?}");
         }
     }

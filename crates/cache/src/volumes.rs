@@ -67,12 +67,12 @@ impl VolumeManager {
         self.checkpointer.with_space(|| self.write_back.store_range_ops_locked(&of_others))?;
         // Not the newest appended LSN: the store may name no change that the buffer may still lose.
         let durable = || self.shared.buffer().durable_lsn();
-        let delete = || Ok(self.shared.store_io().delete_volume(volume, durable())?);
+        let delete = || Ok(self.shared.store_io().volumes().delete(volume, durable())?);
         self.checkpointer.with_space(delete)?;
         self.record_store_batch();
         let mut state = self.shared.state();
         let (reservations, waiters) = state.pages.drop_volume(volume);
-        self.shared.store().release(reservations);
+        self.shared.store().space().release(reservations);
         state.reads.unblock();
         state.seeks.unblock();
         state.reads.retry(waiters);
@@ -105,7 +105,7 @@ impl VolumeManager {
         new: &NewVolume<'_>,
         is_expendable: bool,
     ) -> Result<VolumeId, CacheError> {
-        self.shared.store().check_clone(from, new.name)?;
+        self.shared.store().volumes().check_clone(from, new.name)?;
         if let Some(prefix) =
             [UNFINISHED_RESCUE, FINISHED_RESCUE].into_iter().find(|&prefix| new.name.starts_with(prefix))
         {
@@ -128,7 +128,7 @@ impl VolumeManager {
                 Ok(())
             }
         })?;
-        let volume = self.shared.store_io().clone_named(from, new, lsn)?;
+        let volume = self.shared.store_io().volumes().clone_named(from, new, lsn)?;
         if is_expendable {
             self.checkpointer.add_expendable_volume(volume);
         }
@@ -140,7 +140,7 @@ impl VolumeManager {
     /// batch were unreadable at the next start, the log would seem to end before it. The batch is durable
     /// either way, and other calls report a buffer that fails here.
     fn record_store_batch(&self) {
-        self.shared.buffer().record_store_batch(self.shared.store().durable_batch());
+        self.shared.buffer().record_store_batch(self.shared.store().data().durable_batch());
         let _ = self.committer.commit_now();
     }
 

@@ -309,7 +309,7 @@ impl WriteBack {
         drop(state);
         if reason != WriteBackReason::All {
             // The reads and writes that meet an error here report it.
-            let _ = self.shared.store_io().merge_due_deltas();
+            let _ = self.shared.store_io().data().merge_due_deltas();
         }
         Ok(StepProgress::Worked)
     }
@@ -365,7 +365,8 @@ impl WriteBack {
         let punches: Vec<_> =
             self.shared.state().pages.punches().filter(|(_, punch)| punch.is_relogged).collect();
         for (object, punch) in punches {
-            if matches!(self.shared.store_io().has_applied_later_transfer(object, punch.lsn), Ok(true)) {
+            if matches!(self.shared.store_io().data().has_applied_later_transfer(object, punch.lsn), Ok(true))
+            {
                 self.shared.state().pages.forget_punch(object, punch.lsn);
             }
         }
@@ -444,7 +445,7 @@ impl WriteBack {
         if dependencies.is_empty() {
             // A page at the edge of the range that cannot be read delays only this operation. If the page
             // stays damaged, it is lost in the target.
-            if let Err(error) = self.shared.store_io().merge_deltas_for_transfer(&op.transfer)
+            if let Err(error) = self.shared.store_io().data().merge_deltas_for_transfer(&op.transfer)
                 && !(error.is_damage() && self.has_failed_for_long(op))
             {
                 return Ok(Some(error));
@@ -481,7 +482,7 @@ impl WriteBack {
                 had.push(one);
                 continue;
             }
-            let stored = self.shared.store_io().has_applied_transfer(&one.transfer, one.lsn);
+            let stored = self.shared.store_io().data().has_applied_transfer(&one.transfer, one.lsn);
             if stored == Ok(true) && !is_planted(CacheBug::TransferRepeated) {
                 had.push(one);
                 continue;
@@ -519,12 +520,12 @@ impl WriteBack {
         if let Some((index, error)) = plan.refused.pop_first() {
             let page = dependencies[index].page;
             // If the page's leaf can be read, the page itself is damaged, and stays so.
-            let is_known = || self.shared.store_io().page_lsn(source, page).is_ok();
+            let is_known = || self.shared.store_io().data().page_lsn(source, page).is_ok();
             if !error.is_damage() || !self.has_failed_for_long(op) || !is_known() {
                 return Ok(Some(error));
             }
             let was_reserved = self.shared.state().pages.drop_stored_dependency(op.lsn, page);
-            self.shared.store().release(u64::from(was_reserved));
+            self.shared.store().space().release(u64::from(was_reserved));
             return Ok(None);
         }
         let of_vector = self.apply_all(&plan.vector)?;
@@ -532,7 +533,7 @@ impl WriteBack {
         let mut state = self.shared.state();
         let stored = dependencies.iter().enumerate().filter(|(index, _)| !refused.contains_key(index));
         let spare = stored.filter(|(_, one)| state.pages.drop_stored_dependency(op.lsn, one.page)).count();
-        self.shared.store().release(spare as u64);
+        self.shared.store().space().release(spare as u64);
         state.counters.fetched_for_write_back += pages_read;
         state.counters.pages_stored += (dependencies.len() - refused.len()) as u64;
         Ok(refused.into_values().next())
@@ -548,7 +549,7 @@ impl WriteBack {
             state.pages.forget_punch(object, punch.lsn);
         }
         let reserved = state.pages.drop_range_op(op.lsn);
-        self.shared.store().release(reserved);
+        self.shared.store().space().release(reserved);
         state.retries.forget(WriteBackItem::of(op));
         state.retries.note_success();
         state.reads.unblock();
@@ -717,7 +718,8 @@ impl WriteBack {
             return None;
         }
         let limit =
-            self.shared.store().pages_between_cleaning_checks().min(BYPASS_STEP_PAGES as u64) as usize;
+            self.shared.store().maintenance().pages_between_cleaning_checks().min(BYPASS_STEP_PAGES as u64)
+                as usize;
         // In rounds, so that a file that is overwritten again and again, or grows and grows, delays no other.
         let last = cursor.last_bypassed.map_or(Bound::Unbounded, Bound::Excluded);
         let group = |key: &PageKey| state.pages.get(key).and_then(CachedPage::oldest_group);
@@ -749,7 +751,8 @@ impl WriteBack {
     fn step_pages(&self, reason: WriteBackReason) -> usize {
         match reason {
             WriteBackReason::Due | WriteBackReason::Space => {
-                self.shared.store().pages_between_cleaning_checks().min(STEP_PAGES as u64) as usize
+                self.shared.store().maintenance().pages_between_cleaning_checks().min(STEP_PAGES as u64)
+                    as usize
             }
             WriteBackReason::All => STEP_PAGES,
         }
@@ -821,7 +824,7 @@ impl WriteBack {
         let mut done = Vec::new();
         if stored.is_some() && frozen.pages.iter().any(|page| state.pages.is_unlogged(&page.key)) {
             // From here on, records and replies may rely on the store having these pages.
-            let batch = self.shared.store().durable_batch();
+            let batch = self.shared.store().data().durable_batch();
             self.shared.buffer().record_store_batch(batch);
             state.syncs.note_bypassed_stored(batch);
         }
@@ -851,7 +854,7 @@ impl WriteBack {
                 spare += u64::from(dirt.is_some_and(|dirt| dirt.reserved));
             }
         }
-        self.shared.store().release(spare);
+        self.shared.store().space().release(spare);
         if state.syncs.any_waiting_for_store() {
             self.committer.complete_store_waits(state, &done);
         }
@@ -905,9 +908,9 @@ impl WriteBack {
         let store = self.shared.store_io();
         let apply = |part: &[StoreChange]| {
             if self.shared.settings().buffer_is_given_up {
-                store.apply_bypassed(part)
+                store.data().apply_bypassed(part)
             } else {
-                store.apply(part)
+                store.data().apply(part)
             }
         };
         applied.apply_rest(store, &apply, vector)
@@ -973,7 +976,7 @@ impl AppliedChanges {
     ) -> Result<(), StoreError> {
         while self.count < vector.len() {
             let rest = &vector[self.count..];
-            let part = &rest[..store.changes_that_fit(rest)];
+            let part = &rest[..store.data().changes_that_fit(rest)];
             let long = part.iter().position(|change| !matches!(split_punch(store, change), Ok(None)));
             match long {
                 Some(0) => self.apply_in_pieces(store, apply, &rest[0])?,
@@ -1044,7 +1047,7 @@ fn split_punch(
     change: &StoreChange,
 ) -> Result<Option<(StoreChange, StoreChange)>, StoreError> {
     let &StoreChange::Punch { object, ref pages, lsn } = change else { return Ok(None) };
-    let until = store.list(object, pages.clone(), PUNCH_LEAVES)?.until;
+    let until = store.data().list(object, pages.clone(), PUNCH_LEAVES)?.until;
     let punch = |pages| StoreChange::Punch { object, pages, lsn };
     Ok((until < pages.end).then(|| (punch(pages.start..until), punch(until..pages.end))))
 }
@@ -1087,7 +1090,7 @@ pub(crate) fn merge_with_store<'a>(
 ) -> impl Iterator<Item = (PageNo, Result<(SharedPage, Lsn), StoreError>)> + use<'a> {
     let patches = pages.iter().filter(|one| matches!(one.content, PageContent::Patch(_)));
     let mut wants: Vec<PageRead> = patches.map(|one| PageRead::new(object, one.page)).collect();
-    store.read(&mut wants);
+    store.data().read(&mut wants);
     let mut bases = wants.into_iter().map(|want| want.result);
     pages.iter().map(move |one| {
         let bytes = match &one.content {
@@ -1179,8 +1182,8 @@ mod tests {
         all[300] = write(long, 300 * 128, 20);
         all.push(write(short, 3, 10));
         all.chunks(20).for_each(|some| {
-            store.apply(some).expect("space");
-            store.checkpoint().expect("space");
+            store.data().apply(some).expect("space");
+            store.maintenance().checkpoint().expect("space");
         });
         let punch = |object| StoreChange::Punch { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(15) };
         let vector = [punch(short), punch(long), punch(short)];
@@ -1192,7 +1195,7 @@ mod tests {
             }
             has_space.set(has_space.get() - 1);
             asked.borrow_mut().push(part.to_vec());
-            store.apply(part)
+            store.data().apply(part)
         };
         let mut applied = AppliedChanges::default();
         assert_eq!(applied.apply_rest(&store, &apply, &vector), Err(StoreError::Full));
@@ -1208,7 +1211,7 @@ mod tests {
         // Two of them look into the leaf of page 0.
         let pieces = [whole, (1, 256), (1, 511), (511, whole.1), whole];
         assert_eq!(leaves.collect::<Vec<_>>(), pieces);
-        let left = store.list(long, PageNo(0)..PageNo(u64::MAX), 1000).expect("a sound disk");
+        let left = store.data().list(long, PageNo(0)..PageNo(u64::MAX), 1000).expect("a sound disk");
         assert_eq!(left.pages, [(PageNo(0), Lsn(10)), (PageNo(300 * 128), Lsn(20))]);
     }
 }

@@ -539,7 +539,7 @@ impl Fs {
     /// Sizes and free space, for `statfs`.
     pub fn usage(&self) -> FsUsage {
         self.deferred_frees.free_all(&self.core);
-        let space = self.core.cache.store_without_spare().space();
+        let space = self.core.cache.store_without_spare().space().now();
         let available = space.available();
         let inodes = u64::from(self.core.read_state().header().inodes.get());
         // A block holds 64 inodes of 64 bytes. On a small store blocks run out before inode numbers do.

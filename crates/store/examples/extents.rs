@@ -101,9 +101,9 @@ fn write(store: &Store, pages: impl Iterator<Item = u64>, page_lsn: u64) {
         page_lsn: Lsn(page_lsn),
     };
     let mut vector: Vec<StoreChange> = pages.map(change).collect();
-    store.reserve(vector.len() as u64, store::ReservationEstimate::default()).expect("space");
-    store.apply(&vector).expect("space");
-    store.release(vector.len() as u64);
+    store.space().reserve(vector.len() as u64, store::ReservationEstimate::default()).expect("space");
+    store.data().apply(&vector).expect("space");
+    store.space().release(vector.len() as u64);
     vector.clear();
 }
 
@@ -136,24 +136,24 @@ fn main() {
     store.begin(Incarnation(1)).expect("a new store");
     for (first, page_lsn) in (0..extents).step_by(VECTOR_PAGES as usize).zip(1..) {
         write(&store, (first..extents.min(first + VECTOR_PAGES)).map(|extent| 2 * extent), page_lsn);
-        if store.blocks_since_checkpoint() >= CHECKPOINT_BLOCKS {
-            store.checkpoint().expect("space");
+        if store.maintenance().blocks_since_checkpoint() >= CHECKPOINT_BLOCKS {
+            store.maintenance().checkpoint().expect("space");
         }
     }
-    store.checkpoint().expect("space");
+    store.maintenance().checkpoint().expect("space");
     drop(store);
     let store = open(&memory, &format!("{extents} extents, after a checkpoint"));
     store.begin(Incarnation(2)).expect("a good store");
     let mut random = device::SeededRng::new(1);
     let mut page_lsn = extents;
-    while store.blocks_since_checkpoint() + VECTOR_PAGES + 4 < CHECKPOINT_BLOCKS {
+    while store.maintenance().blocks_since_checkpoint() + VECTOR_PAGES + 4 < CHECKPOINT_BLOCKS {
         let mut pages: Vec<u64> = (0..VECTOR_PAGES).map(|_| 2 * random.below(extents)).collect();
         pages.sort_unstable();
         pages.dedup();
         page_lsn += 1;
         write(&store, pages.into_iter(), page_lsn);
     }
-    let log = store.blocks_since_checkpoint() / 256;
+    let log = store.maintenance().blocks_since_checkpoint() / 256;
     drop(store);
     open(&memory, &format!("with {log} MiB of scattered writes after it"));
 }

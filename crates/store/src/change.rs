@@ -23,8 +23,8 @@ pub enum StoreChange {
         page_lsn: Lsn,
     },
     /// Lays deltas over pages of an object that is not metadata. No page may get more deltas than
-    /// [`takes_deltas`](crate::Store::takes_deltas) allows; a `Write` of the page ends them. A vector with
-    /// deltas has no clone and no move.
+    /// [`takes_deltas`](crate::StoreData::takes_deltas) allows; a `Write` of the page ends them. A vector
+    /// with deltas has no clone and no move.
     Deltas {
         /// The object; its slot is below 2^48.
         object: ObjectId,
@@ -37,7 +37,7 @@ pub enum StoreChange {
     /// or move.
     ///
     /// Looks into every leaf of the map (128 pages each) that has some of the pages. Make a long punch in
-    /// parts, of as many leaves as [`list`](crate::Store::list) returns.
+    /// parts, of as many leaves as [`list`](crate::StoreData::list) returns.
     Punch {
         /// The object.
         object: ObjectId,
@@ -47,7 +47,7 @@ pub enum StoreChange {
         lsn: Lsn,
     },
     /// Deletes an object with all its pages, unless it has had a later clone or move. The pages of more than
-    /// one leaf are freed by [`free_deleted_step`](crate::Store::free_deleted_step).
+    /// one leaf are freed by [`free_deleted_step`](crate::StoreMaintenance::free_deleted_step).
     ///
     /// Nothing may be written to the object afterwards: slot and generation of a file are never used again.
     Delete {

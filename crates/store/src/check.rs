@@ -49,7 +49,7 @@ impl fmt::Display for StoreFinding {
     }
 }
 
-/// The corrections by [`Store::repair`](crate::Store::repair).
+/// The corrections by [`StoreMaintenance::repair`](crate::StoreMaintenance::repair).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RepairedCounts {
     /// Nodes whose number of references was wrong, unreferenced nodes included.
@@ -117,7 +117,7 @@ impl StoreFinding {
     }
 }
 
-/// Checks all of a store: see [`Store::check`](crate::Store::check).
+/// Checks all of a store: see [`StoreMaintenance::check`](crate::StoreMaintenance::check).
 pub(crate) fn check(shared: &StoreShared, writer: &StoreWriter, report: &mut dyn FnMut(StoreFinding)) {
     let copy = shared.medium.geometry().copy_damage(shared.medium.device());
     copy.into_iter().for_each(|what| {
@@ -155,7 +155,7 @@ fn check_volumes(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     }
 }
 
-/// Repairs the counts of a store: see [`Store::repair`](crate::Store::repair).
+/// Repairs the counts of a store: see [`StoreMaintenance::repair`](crate::StoreMaintenance::repair).
 pub(crate) fn repair(
     shared: &StoreShared,
     writer: &mut StoreWriter,

@@ -11,10 +11,11 @@
 //! leave those for deletions of volumes, checkpoints and recoveries. In blocks this is 13 % of a store of 256
 //! MiB, 6 % of 4 GiB and 4 % of 1 TiB ([`reserve_blocks`](policy::reserve_blocks)).
 //!
-//! **A full store.** New data is refused first: [`Store::reserve`](crate::Store::reserve) fails as full when
-//! live and reserved blocks would reach the reserve, so all acknowledged data can still be written. Names and
-//! attributes may take a little more. Deletions always proceed. Below that limit a store only gets slower as
-//! its free segments sink:
+//! **A full store.** New data is refused first:
+//! [`StoreSpaceAccount::reserve`](crate::StoreSpaceAccount::reserve) fails as full when live and reserved
+//! blocks would reach the reserve, so all acknowledged data can still be written. Names and attributes may
+//! take a little more. Deletions always proceed. Below that limit a store only gets slower as its free
+//! segments sink:
 //!
 //! | free segments | effect on a writer |
 //! | --- | --- |
@@ -174,7 +175,7 @@ struct MovingBlock {
 }
 
 impl SegmentCleaner {
-    /// One bounded step: see [`Store::clean_step`](crate::Store::clean_step).
+    /// One bounded step: see [`StoreMaintenance::clean_step`](crate::StoreMaintenance::clean_step).
     pub(crate) fn step(
         &mut self,
         shared: &StoreShared,

@@ -41,7 +41,7 @@ impl IdleMergeRound {
         self.cursor.is_some() || new >= (shared.map().nodes.table.used_count() / NODES_PER_DELTA_BLOCK).max(1)
     }
 
-    /// See [`Store::idle_merge_step`](crate::Store::idle_merge_step).
+    /// See [`StoreMaintenance::idle_merge_step`](crate::StoreMaintenance::idle_merge_step).
     pub(crate) fn step(
         &mut self,
         shared: &StoreShared,

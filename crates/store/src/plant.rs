@@ -15,7 +15,7 @@ impl Store {
 
     /// Whether no thread has the cleaner's lock.
     pub fn cleaner_is_idle(&self) -> bool {
-        self.cleaner.try_lock().is_ok()
+        self.maintenance.cleaner_is_idle()
     }
 
     /// Breaks a rule until the store is closed. For the simulator only.

@@ -50,7 +50,7 @@ pub(crate) struct StoreScrub {
 
 impl StoreScrub {
     /// Makes one bounded step of `scrub`. The first step creates the scrub, the last removes it: see
-    /// [`Store::scrub_step`](crate::Store::scrub_step).
+    /// [`StoreMaintenance::scrub_step`](crate::StoreMaintenance::scrub_step).
     pub(crate) fn step(
         scrub: &mut Option<StoreScrub>,
         shared: &StoreShared,

@@ -36,7 +36,7 @@ pub enum StoredPage {
     },
 }
 
-/// One page to read with [`Store::read`](crate::Store::read).
+/// One page to read with [`StoreData::read`](crate::StoreData::read).
 #[derive(Debug)]
 pub struct PageRead {
     /// The object.
@@ -168,7 +168,7 @@ impl StoreShared {
         })
     }
 
-    /// See [`Store::read`](crate::Store::read).
+    /// See [`StoreData::read`](crate::StoreData::read).
     pub(crate) fn read(&self, wants: &mut [PageRead]) {
         self.read_with_gaps(wants, 0);
     }
@@ -380,13 +380,13 @@ impl StoreShared {
         placed
     }
 
-    /// See [`Store::page_lsn`](crate::Store::page_lsn).
+    /// See [`StoreData::page_lsn`](crate::StoreData::page_lsn).
     pub(crate) fn page_lsn(&self, object: ObjectId, page: PageNo) -> Result<Option<Lsn>, StoreError> {
         let located = self.resolve(|map| map.lookup(object, page))?;
         Ok(located.map(|located| located.page.page_lsn))
     }
 
-    /// See [`Store::page_lsns`](crate::Store::page_lsns).
+    /// See [`StoreData::page_lsns`](crate::StoreData::page_lsns).
     pub(crate) fn page_lsns(&self, pages: &[(ObjectId, PageNo)]) -> Vec<Result<Option<Lsn>, StoreError>> {
         let mut wants: Vec<PageRead> =
             pages.iter().map(|&(object, page)| PageRead::new(object, page)).collect();
@@ -512,7 +512,7 @@ impl StoreShared {
         intact.flatten().ok_or_else(|| self.medium.corrupt(entry.place, what(), entry.crc, found))
     }
 
-    /// See [`Store::read_in_device_order`](crate::Store::read_in_device_order).
+    /// See [`StoreData::read_in_device_order`](crate::StoreData::read_in_device_order).
     pub(crate) fn read_in_device_order(
         &self,
         pages: &[(ObjectId, PageNo)],
@@ -578,7 +578,7 @@ impl StoreShared {
         self.map().space(spare)
     }
 
-    /// See [`Store::list`](crate::Store::list).
+    /// See [`StoreData::list`](crate::StoreData::list).
     pub(crate) fn list(
         &self,
         object: ObjectId,

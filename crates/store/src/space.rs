@@ -217,7 +217,7 @@ impl PageMap {
     }
 
     /// Blocks reserved for all pages that have a reservation.
-    fn reserved_blocks(&self) -> u64 {
+    pub(crate) fn reserved_blocks(&self) -> u64 {
         self.reservations.estimate.blocks_for(self.reservations.pages)
     }
 
@@ -401,7 +401,8 @@ impl PageMap {
         }
     }
 
-    /// Reserves space for `pages` more pages: see [`Store::reserve`](crate::Store::reserve).
+    /// Reserves space for `pages` more pages: see
+    /// [`StoreSpaceAccount::reserve`](crate::StoreSpaceAccount::reserve).
     pub(crate) fn reserve(&mut self, pages: u64, known: ReservationEstimate) -> Result<(), StoreError> {
         self.reserve_within(self.spare_for_data(), pages, known)
     }

@@ -20,7 +20,7 @@ use device::Lsn;
 /// Nodes that a step frees: it reads at most a MiB.
 const NODES_PER_STEP: usize = 256;
 
-/// See [`Store::clone_volume`](crate::Store::clone_volume).
+/// See [`StoreVolumes::clone_numbered`](crate::StoreVolumes::clone_numbered).
 pub(crate) fn clone_volume(
     shared: &StoreShared,
     writer: &mut StoreWriter,
@@ -43,7 +43,7 @@ pub(crate) fn clone_volume(
     writer.append_entries(shared, vec![entry], SpaceClass::Writer)
 }
 
-/// See [`Store::clone_named`](crate::Store::clone_named).
+/// See [`StoreVolumes::clone_named`](crate::StoreVolumes::clone_named).
 pub(crate) fn clone_named(
     shared: &StoreShared,
     writer: &mut StoreWriter,
@@ -61,7 +61,7 @@ pub(crate) fn clone_named(
     Ok(to)
 }
 
-/// See [`Store::check_clone`](crate::Store::check_clone).
+/// See [`StoreVolumes::check_clone`](crate::StoreVolumes::check_clone).
 pub(crate) fn check_clone(shared: &StoreShared, from: VolumeId, name: &str) -> Result<(), StoreError> {
     check_volume_name(name)?;
     let map = shared.map();
@@ -72,7 +72,7 @@ pub(crate) fn check_clone(shared: &StoreShared, from: VolumeId, name: &str) -> R
     map.volumes.ensure_below_max()
 }
 
-/// See [`Store::delete_volume`](crate::Store::delete_volume).
+/// See [`StoreVolumes::delete`](crate::StoreVolumes::delete).
 pub(crate) fn delete_volume(
     shared: &StoreShared,
     writer: &mut StoreWriter,
@@ -87,7 +87,7 @@ pub(crate) fn delete_volume(
     writer.append_entries(shared, vec![LogEntry::DeleteVolume { volume, lsn }], SpaceClass::DeletesVolume)
 }
 
-/// See [`Store::free_deleted_step`](crate::Store::free_deleted_step).
+/// See [`StoreMaintenance::free_deleted_step`](crate::StoreMaintenance::free_deleted_step).
 pub(crate) fn free_deleted_step(shared: &StoreShared, writer: &WriterLock) -> Result<bool, StoreError> {
     writer.lock().make_ready(shared)?;
     shared.holding_nodes(|| {

@@ -68,7 +68,7 @@ struct VisitedNode {
 
 type VisitedNodes = HashMap<NodeId, VisitedNode>;
 
-/// See [`Store::usage`](crate::Store::usage). The caller holds the writer's lock.
+/// See [`StoreVolumes::usage`](crate::StoreVolumes::usage). The caller holds the writer's lock.
 pub(crate) fn usage(shared: &StoreShared) -> Result<StoreUsage, StoreError> {
     let roots: Vec<(VolumeId, NodeId)> = {
         let map = shared.map();

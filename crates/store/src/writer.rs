@@ -178,7 +178,7 @@ impl StoreWriter {
         }
     }
 
-    /// See [`Store::apply`](crate::Store::apply).
+    /// See [`StoreData::apply`](crate::StoreData::apply).
     pub(crate) fn apply(
         &mut self,
         shared: &StoreShared,

@@ -104,7 +104,7 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
             return Ok(findings);
         }
     };
-    store.check(&mut |finding| findings.add(finding.to_string()));
+    store.maintenance().check(&mut |finding| findings.add(finding.to_string()));
     findings
         .checked
         .push("the store: superblocks, roots, log, map, reference counts, every block of data".into());
@@ -154,7 +154,8 @@ fn repair(media: &StoreMedia) -> Result<(), WeirError> {
     let fits = buffer.and_then(|buffer| buffer.ensure_fits(&store).map(|()| buffer.store_batch()));
     let known = fits.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;
     store.begin_after(Incarnation(store.incarnation().0 + 1), known).map_err(failed)?;
-    let repaired = store.repair(&mut |finding| tracing::info!("wrong     {finding}")).map_err(failed)?;
+    let repaired =
+        store.maintenance().repair(&mut |finding| tracing::info!("wrong     {finding}")).map_err(failed)?;
     tracing::info!(
         "repaired  {} node references, {} segments' live counts; both roots are written anew",
         repaired.references,
@@ -169,7 +170,7 @@ fn open_cache(store: &Arc<Store>, buffer: Arc<dyn Device>) -> Result<Cache, Cach
 
 /// Checks the file system of every volume, with the buffer's records applied.
 fn check_volumes(store: &Store, cache: &Arc<Cache>, findings: &mut CheckFindings) {
-    let volumes = store.describe_volumes();
+    let volumes = store.volumes().describe();
     for volume in &volumes {
         let name = if volumes.len() > 1 { format!("volume {}: ", volume.name) } else { String::new() };
         check_fs(cache, volume.id, &name, findings);

@@ -98,7 +98,7 @@ impl EpochKeeper {
             return;
         }
         schedule.since = Instant::now();
-        let space = self.cache.store_without_spare().space();
+        let space = self.cache.store_without_spare().space().now();
         // Reserved space may be needed: an epoch would be deleted for it at once.
         let unreserved = space.usable().saturating_sub(space.live + space.reserved);
         if unreserved < space.usable() / SPARE_PART_MIN {
@@ -129,7 +129,7 @@ impl EpochKeeper {
 
     /// Lets the cache delete epochs when the store is full, those of other volumes included.
     fn mark_expendable(&self) {
-        let all = self.cache.store().describe_volumes();
+        let all = self.cache.store().volumes().describe();
         let expendable = all.iter().filter(|volume| is_epoch(volume) && volume.id != self.volume);
         self.cache.set_expendable_volumes(expendable.map(|volume| volume.id).collect());
     }
@@ -164,15 +164,15 @@ fn now() -> u64 {
 /// stay: users may have written to them since.
 pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<VolumeInfo>, StoreError> {
     let mut restored = Vec::new();
-    for (volume, _) in store.volumes() {
+    for (volume, _) in store.volumes().all() {
         let Some(epoch) = of_volume(store, volume).pop() else { continue };
         let first = format!("{RESTORED}{}", &epoch.name[PREFIX.len()..]);
         let others = (2..).map(|number: u64| format!("{first}-{number}"));
-        let is_free = |name: &String| store.volume_named(name).is_none();
+        let is_free = |name: &String| store.volumes().named(name).is_none();
         let name = std::iter::once(first.clone()).chain(others).find(is_free).expect("a free name");
         let new = NewVolume { name: &name, mode: VolumeMode::Writable, created: epoch.created };
-        store.clone_named(epoch.id, &new, newest)?;
-        restored.extend(store.volume_named(&name));
+        store.volumes().clone_named(epoch.id, &new, newest)?;
+        restored.extend(store.volumes().named(&name));
     }
     Ok(restored)
 }
@@ -188,7 +188,7 @@ fn is_epoch(volume: &VolumeInfo) -> bool {
 
 /// The epochs of a volume, the newest one last.
 fn of_volume(store: &Store, volume: VolumeId) -> Vec<VolumeInfo> {
-    let mut all = store.describe_volumes();
+    let mut all = store.volumes().describe();
     all.retain(|one| is_epoch(one) && one.from == Some(volume));
     all.sort_by_key(|one| one.id);
     all

@@ -140,14 +140,14 @@ impl MountedStore {
     pub(crate) fn scrub(&self, from: ScrubFrom) -> Value {
         let store = &self.stack.store;
         if from == ScrubFrom::Start {
-            store.end_scrub();
+            store.maintenance().end_scrub();
         }
         let mut findings = Vec::new();
         let mut report = |finding: store::StoreFinding| findings.push(finding.to_string());
-        let first = store.scrub_step(&mut report);
+        let first = store.maintenance().scrub_step(&mut report);
         let mut so_far = first;
         while !so_far.done && so_far.blocks < first.blocks + SCRUB_BLOCKS {
-            so_far = store.scrub_step(&mut report);
+            so_far = store.maintenance().scrub_step(&mut report);
         }
         json!({
             "blocks": so_far.blocks,
@@ -161,7 +161,7 @@ impl MountedStore {
 
     /// The volumes of the store.
     pub(crate) fn volumes(&self) -> Value {
-        let volumes = self.stack.store.describe_volumes();
+        let volumes = self.stack.store.volumes().describe();
         json!({ "volumes": volume::volumes_to_json(&volumes, Some(self.stack.volume.id)) })
     }
 

@@ -124,13 +124,13 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
     let disk = media::open(&store_of(&args.path)?, DiskAccess::Read)?;
     let store = Store::open(Arc::new(OverlayDevice::new(disk)))
         .map_err(|source| WeirError::Store { path: args.path.clone(), source })?;
-    let volumes = store.describe_volumes();
+    let volumes = store.volumes().describe();
     let mut old = OldBuffer {
         path: None,
         lost: None,
         bytes: BUFFER_DEFAULT,
         store: store.id(),
-        written: WrittenBack { newest: store.newest_lsn(), lost: Vec::new() },
+        written: WrittenBack { newest: store.data().newest_lsn(), lost: Vec::new() },
         volumes: volumes
             .into_iter()
             .map(|volume| volume.name)

@@ -144,8 +144,9 @@ impl MountedStore {
 
     /// The answer of `weir space --exact`: the space of each volume is counted.
     pub(crate) fn exact_space_report(&self) -> Result<SpaceReport, RequestRefusal> {
-        let usage = self.stack.store.usage().map_err(|error| RequestRefusal::new(&error, error.help()))?;
-        let volumes = self.stack.store.describe_volumes();
+        let usage =
+            self.stack.store.volumes().usage().map_err(|error| RequestRefusal::new(&error, error.help()))?;
+        let volumes = self.stack.store.volumes().describe();
         let name = |id| volumes.iter().find(|volume| volume.id == id).map(|volume| volume.name.clone());
         let by_volume = usage.volumes.iter().map(|volume| VolumeSpaceReport {
             name: name(volume.id),
@@ -163,20 +164,20 @@ impl MountedStore {
     /// The answer of `weir space`.
     pub(crate) fn space_report(&self) -> SpaceReport {
         let store = self.stack.cache.store_without_spare();
-        let space = store.space();
+        let space = store.space().now();
         SpaceReport {
             total_bytes: bytes(space.total),
             usable_bytes: bytes(space.usable()),
             used_bytes: bytes(space.used()),
             live_bytes_bound: bytes(space.live),
             map_bytes: bytes(space.nodes),
-            volumes: store.volumes().len() as u64,
-            freeing: store.is_freeing(),
+            volumes: store.volumes().all().len() as u64,
+            freeing: store.maintenance().is_freeing(),
             free_bytes: bytes(space.free + space.unbacked),
             available_bytes: bytes(space.available()),
-            full_below_bytes: store.host_fs_free_bytes_if_full(),
+            full_below_bytes: store.space().host_fs_free_bytes_if_full(),
             reserved_bytes: bytes(space.reserved),
-            log_bytes_since_checkpoint: bytes(self.stack.store.blocks_since_checkpoint()),
+            log_bytes_since_checkpoint: bytes(self.stack.store.maintenance().blocks_since_checkpoint()),
             data_bytes: None,
             dying_bytes: None,
             by_volume: None,

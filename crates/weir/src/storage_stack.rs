@@ -137,7 +137,7 @@ pub(crate) fn write_back(media: &StoreMedia) -> Result<WrittenBack, WeirError> {
 fn truncate_lost_ends(media: &StoreMedia, store: &Store, cache: &Arc<Cache>) -> Vec<VolumeId> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let not_truncated = Fs::truncate_lost(cache, &clock);
-    let volumes = store.describe_volumes();
+    let volumes = store.volumes().describe();
     for (id, why) in &not_truncated {
         let name = volumes.iter().find(|volume| volume.id == *id).map_or("", |volume| &volume.name);
         let deletion =
@@ -184,7 +184,7 @@ pub(crate) fn begin_with_new_buffer(
     // The store names the new buffer last. So a mount with that buffer after a crash also finds what was
     // stored above.
     record_settings(media, &store, cache.buffer().buffer_id(), ExpectedBuffer::New)?;
-    store.fence(newest).map_err(failed)?;
+    store.data().fence(newest).map_err(failed)?;
     Ok(restored)
 }
 
@@ -259,7 +259,7 @@ fn open_on(
 }
 
 /// Records in the store what the next mount has to know. Durable with the next checkpoint, which
-/// `Cache::begin` or `Store::fence` makes.
+/// `Cache::begin` or `StoreData::fence` makes.
 fn record_settings(
     media: &StoreMedia,
     store: &Store,

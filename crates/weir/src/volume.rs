@@ -34,7 +34,7 @@ fn delete(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
 fn list(args: &VolumeListArgs) -> Result<(), WeirError> {
     let volumes = match WeirMount::at(&args.path) {
         Ok(found) => found.connect()?.request("volume_list")?["volumes"].take(),
-        Err(_) => volumes_to_json(&open_unmounted(&args.path)?.describe_volumes(), None),
+        Err(_) => volumes_to_json(&open_unmounted(&args.path)?.volumes().describe(), None),
     };
     if args.json {
         println!("{volumes:#}");
@@ -65,8 +65,8 @@ pub(crate) fn find_volume(path: &Path, name: &str) -> Result<VolumeInfo, WeirErr
 
 /// The volume `name`, or an error that lists the volumes.
 pub(crate) fn volume_named(store: &Store, path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
-    store.volume_named(name).ok_or_else(|| {
-        let names = store.describe_volumes().into_iter().map(|volume| volume.name);
+    store.volumes().named(name).ok_or_else(|| {
+        let names = store.volumes().describe().into_iter().map(|volume| volume.name);
         WeirError::NoSuchVolume { path: path.into(), name: name.into(), there_are: names.collect() }
     })
 }

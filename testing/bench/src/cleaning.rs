@@ -231,7 +231,7 @@ fn overwrite(
     load: OverwritePattern,
     percent: u64,
 ) -> Result<CleaningFigures, FsError> {
-    let total = stack.store.space().total;
+    let total = stack.store.space().now().total;
     let (file, pages) = fill(stack, total * percent / 100)?;
     wait(|done| stack.fs.sync(done))?;
     let (before, stored) = (stack.store.counters(), stack.cache.status().counters.pages_stored);
@@ -337,14 +337,14 @@ fn write_and_look(
 fn fill(stack: &InProcessStack, pages: u64) -> Result<(Ino, u64), FsError> {
     let (store, caller) = (&stack.store, CallerCredentials { uid: 0, gid: 0, umask: 0 });
     let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", FileKind::File, 0o600, done))?.ino;
-    let segments = store.space().total / store.segment_blocks();
+    let segments = store.space().now().total / store.segment_blocks();
     let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
     // A round of cleaning, and the writes until its segments are free.
     let round = (segments / 64).clamp(4, 256) + 4;
     let kept = BLOCKS_RESERVED_PER_PAGE * dirty + round * store.segment_blocks();
     let page = vec![1; PAGE_BYTES as usize];
     for number in 0..pages {
-        if store.space().available() < kept {
+        if store.space().now().available() < kept {
             return Ok((file, number));
         }
         match write(&stack.fs, file, number * PAGE_BYTES, &page) {
@@ -362,7 +362,7 @@ fn fill(stack: &InProcessStack, pages: u64) -> Result<(Ino, u64), FsError> {
 fn live_share(stack: &InProcessStack, before: &StoreCounters, after: &StoreCounters, pages: u64) -> f64 {
     /// Each node is stored twice.
     const COPIES: u64 = 2;
-    let space = stack.store.space();
+    let space = stack.store.space().now();
     // Until compaction, up to half as many nodes are dead as are live.
     let blocks_for_data = space.total - space.free - space.nodes * 3 / 2;
     let count = |counter: fn(&StoreCounters) -> u64| counter(after) - counter(before);

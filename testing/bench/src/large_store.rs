@@ -199,8 +199,8 @@ impl LargeStore {
             let vector: Vec<StoreChange> = some.iter().map(write).collect();
             let mut rest = &vector[..];
             while !rest.is_empty() {
-                let (now, later) = rest.split_at(self.store.changes_that_fit(rest).max(1));
-                self.store.apply(now)?;
+                let (now, later) = rest.split_at(self.store.data().changes_that_fit(rest).max(1));
+                self.store.data().apply(now)?;
                 rest = later;
             }
             self.checkpoint_if_due()?;
@@ -220,7 +220,7 @@ impl LargeStore {
         let written = self.store.counters().blocks_written;
         if written >= self.checkpointed + CHECKPOINT_BLOCKS {
             self.checkpointed = written;
-            self.store.checkpoint()?;
+            self.store.maintenance().checkpoint()?;
         }
         Ok(())
     }
@@ -230,10 +230,10 @@ impl LargeStore {
         let nodes = |store: &Store| store.counters().nodes_visited + store.counters().node_reads;
         let before = nodes(&self.store);
         loop {
-            match self.store.clean_step()? {
+            match self.store.maintenance().clean_step()? {
                 CleaningOutcome::Working => {}
                 CleaningOutcome::RoundEnded(segments) => return Ok((nodes(&self.store) - before, segments)),
-                CleaningOutcome::NeedsCheckpoint => self.store.checkpoint_twice()?,
+                CleaningOutcome::NeedsCheckpoint => self.store.maintenance().checkpoint_twice()?,
                 CleaningOutcome::Idle => return Ok((nodes(&self.store) - before, 0)),
             }
         }
@@ -324,19 +324,19 @@ fn measure(args: &LargeStoreArgs) -> Result<LargeStoreResults, StoreError> {
     let mut random = SeededRng::new(1);
     let any: Vec<u64> = (0..half / 50).map(|_| random.below(half)).collect();
     large.write(cut, &any)?;
-    large.store.checkpoint_twice()?;
+    large.store.maintenance().checkpoint_twice()?;
     let rounds = (0..ROUNDS).map(|_| large.round()).collect::<Result<_, _>>()?;
-    large.store.checkpoint_twice()?;
+    large.store.maintenance().checkpoint_twice()?;
     large.lsn += 1;
     let begun = Instant::now();
-    large.store.apply(&[StoreChange::Delete { object: deleted, lsn: Lsn(large.lsn) }])?;
+    large.store.data().apply(&[StoreChange::Delete { object: deleted, lsn: Lsn(large.lsn) }])?;
     let delete_ms = millis(begun.elapsed());
-    let freeing = large.steps(|large| large.store.free_deleted_step())?;
+    let freeing = large.steps(|large| large.store.maintenance().free_deleted_step())?;
     large.lsn += 1;
     let (lsn, mut from) = (Lsn(large.lsn), PageNo(0));
     let cutting = large.steps(|large| {
-        let until = large.store.list(cut, from..PageNo(u64::MAX), CUT_LEAVES)?.until;
-        large.store.apply(&[StoreChange::Punch { object: cut, pages: from..until, lsn }])?;
+        let until = large.store.data().list(cut, from..PageNo(u64::MAX), CUT_LEAVES)?.until;
+        large.store.data().apply(&[StoreChange::Punch { object: cut, pages: from..until, lsn }])?;
         from = until;
         Ok(until < PageNo(u64::MAX))
     })?;

@@ -69,7 +69,7 @@ impl SimulationRun {
         self.media.log.forget(MediumRole::Buffer);
         buffer::Buffer::retire(&*old).map_err(|error| format!("retire: {error}"))?;
         let cache = self.media.open_cache()?;
-        cache.store().fence(cache.buffer().newest_lsn()).map_err(|error| format!("fence: {error}"))
+        cache.store().data().fence(cache.buffer().newest_lsn()).map_err(|error| format!("fence: {error}"))
     }
 
     /// Opens both media through overlays. The state must be a legal one, and the media must not change.
@@ -102,7 +102,7 @@ impl SimulatedMedia {
         let store = Store::open(sound(&self.store, &power));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
         let buffer = SimDisk::new("buffer", self.buffer.blocks(), &power, 0);
-        buffer::Buffer::format_after(&*buffer, ID, Lsn(store.newest_lsn().0 + GAP))
+        buffer::Buffer::format_after(&*buffer, ID, Lsn(store.data().newest_lsn().0 + GAP))
             .map_err(|error| format!("format_after: {error}"))?;
         let cache = Cache::open(Arc::new(store), buffer, self.clock.clone(), self.settings.clone());
         self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume)

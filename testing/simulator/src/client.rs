@@ -453,7 +453,7 @@ impl SimulationRun {
         // After a disk error the cleaner may free less than could be reserved.
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         if reservable > in_doubt && !made_up {
-            let space = self.stack().cache.store().space();
+            let space = self.stack().cache.store().space().now();
             return Err(format!("no space, but {reservable} pages could be reserved: {space:?}"));
         }
         Ok(())

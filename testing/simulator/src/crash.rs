@@ -220,7 +220,7 @@ impl SimulationRun {
         match drained {
             Ok(()) => {
                 let cache = &self.stack().cache;
-                let reserved = cache.store_without_spare().space().reserved;
+                let reserved = cache.store_without_spare().space().now().reserved;
                 if reserved > 0 && cache.status().dirty_pages == 0 {
                     return Err(format!("everything is written back, and {reserved} blocks stay reserved"));
                 }

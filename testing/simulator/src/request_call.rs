@@ -81,9 +81,10 @@ impl RequestCall<'_> {
         let (arrivals, ticket, clock) = (self.arrivals.clone(), self.ticket, self.clock.clone());
         let (store, cache) = (self.stack.cache.store().clone(), Arc::downgrade(&self.stack.cache));
         Box::new(move |result| {
-            let (at, reservable) = (clock.wall_nanos(), store.reservable_blocks() / RESERVED_BLOCKS_PER_PAGE);
+            let (at, reservable) =
+                (clock.wall_nanos(), store.space().reservable_blocks() / RESERVED_BLOCKS_PER_PAGE);
             let transfer_waits = matches!(result, Err(FsError::NoSpace))
-                && store.host_fs_free_bytes_if_full().is_some()
+                && store.space().host_fs_free_bytes_if_full().is_some()
                 && cache.upgrade().is_some_and(|cache| cache.status().pending_transfers > 0);
             let arrival = ReplyArrival { ticket, result: result.map(reply), at, reservable, transfer_waits };
             arrivals.lock().expect("nobody panics with the arrivals").push(arrival);

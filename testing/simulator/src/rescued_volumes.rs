@@ -42,7 +42,7 @@ impl SimulationRun {
     pub(crate) fn look_at_rescued(&mut self) -> Result<(), String> {
         let cache = self.stack().cache.clone();
         if let Some(ExpectedRescue { name, told, mut oracle, outstanding }) = self.rescued.take() {
-            match cache.store().volume_named(&name) {
+            match cache.store().volumes().named(&name) {
                 None if told => return Err(format!("{name} was rescued, and is not there")),
                 None => {}
                 Some(volume) => {

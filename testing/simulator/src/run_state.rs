@@ -324,7 +324,7 @@ impl SimulationRun {
             return Ok(());
         }
         let (cache, waiting) = (&self.stack().cache, self.clients.describe_waiting());
-        let (status, space) = (cache.status(), cache.store().space());
+        let (status, space) = (cache.status(), cache.store().space().now());
         Err(format!("nobody is ever answered; they wait for:\n{waiting}  {status:?}\n  {space:?}"))
     }
 

@@ -232,7 +232,7 @@ impl SimulatedMedia {
     pub(crate) fn has_volume(&self, volume: VolumeId) -> Result<bool, String> {
         let store = Store::open(sound(&self.store, &PowerSupply::new()));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
-        Ok(store.volumes().iter().any(|&(id, _)| id == volume))
+        Ok(store.volumes().all().iter().any(|&(id, _)| id == volume))
     }
 
     /// Opens a volume on copies of the disks. Writes nothing to the media.
@@ -274,7 +274,7 @@ pub(crate) fn sound(disk: &SimDisk, power: &Arc<PowerSupply>) -> Arc<SimDisk> {
 /// Deletes rescued volumes, as a user who needs the space would. A deletion that fails because a device fails
 /// now is tried again at the next open.
 pub(crate) fn delete_rescued(cache: &Cache) {
-    for volume in cache.store().describe_volumes().iter().filter(|volume| is_rescued(volume)) {
+    for volume in cache.store().volumes().describe().iter().filter(|volume| is_rescued(volume)) {
         let _ = cache.delete_volume(volume.id);
     }
 }
@@ -352,7 +352,7 @@ impl SimulatedStack {
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut findings = Vec::new();
         self.fs.check(&mut |finding| findings.push(format!("fs: {finding:?}")));
-        self.cache.store().check(&mut |finding| findings.push(format!("store: {finding}")));
+        self.cache.store().maintenance().check(&mut |finding| findings.push(format!("store: {finding}")));
         if findings.is_empty() {
             Ok(())
         } else {

@@ -153,7 +153,7 @@ impl SimulatedVolumes {
     /// Decides whether the pending operation happened, then compares the volumes in the store with the
     /// expected ones.
     fn settle(&mut self, cache: &Cache, tally: &mut VolumeCounts) -> Result<(), String> {
-        let mut found = cache.store().describe_volumes();
+        let mut found = cache.store().volumes().describe();
         found.retain(|volume| !is_rescued(volume));
         match std::mem::replace(&mut self.pending, PendingVolumeChange::Nothing) {
             PendingVolumeChange::Copy(copy) => {
@@ -195,7 +195,7 @@ struct ReservableBlocks {
 
 impl ReservableBlocks {
     fn of(store: &Store) -> ReservableBlocks {
-        ReservableBlocks { blocks: store.reservable_blocks(), segment_blocks: store.segment_blocks() }
+        ReservableBlocks { blocks: store.space().reservable_blocks(), segment_blocks: store.segment_blocks() }
     }
 
     /// Returns an error if `pages` pages would have fitted.
@@ -315,7 +315,7 @@ impl SimulationRun {
         self.counts.no_space += 1;
         let cache = &self.stack().cache;
         if self.volumes.others.is_empty() {
-            return Err(format!("the drain finds no space: {:?}", cache.store().space()));
+            return Err(format!("the drain finds no space: {:?}", cache.store().space().now()));
         }
         let (reservable, dirty) =
             (ReservableBlocks::of(cache.store_without_spare()), cache.status().dirty_pages);
@@ -342,20 +342,22 @@ impl SimulationRun {
         copies.into_iter().try_for_each(|copy| self.delete(copy))?;
         let shares = !self.volumes.others.is_empty();
         let cache = &self.stack().cache;
-        while cache.store().is_freeing() {
+        while cache.store().maintenance().is_freeing() {
             cache.step(BackgroundTask::Checkpoint);
             self.media.clock.advance(Duration::from_secs(1));
         }
         match cache.drain() {
             Err(CacheError::Store(StoreError::Full)) if shares => Ok(()),
-            Err(error) => Err(format!("copies are deleted, and still: {error}: {:?}", cache.store().space())),
+            Err(error) => {
+                Err(format!("copies are deleted, and still: {error}: {:?}", cache.store().space().now()))
+            }
             Ok(()) => self.stack().check(),
         }
     }
 
     /// Notices epochs that the stack has deleted. The stack may delete epochs at any moment.
     fn notice_epochs_given_up(&mut self) {
-        let there = self.stack().cache.store().volumes();
+        let there = self.stack().cache.store().volumes().all();
         let is_there = |volume: VolumeId| there.iter().any(|&(id, _)| id == volume);
         for (&volume, other) in &mut self.volumes.others {
             if other.kind == VolumeOrigin::Epoch && !is_there(volume) {
@@ -403,7 +405,7 @@ impl SimulationRun {
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         if !made_up && !self.media.power.is_lost() {
             let store = self.stack().cache.store();
-            let (space, freeing) = (store.space(), store.is_freeing());
+            let (space, freeing) = (store.space().now(), store.maintenance().is_freeing());
             return Err(format!("an operation on volumes fails: {error}: {space:?}, freeing: {freeing}"));
         }
         self.counts.errors_told += u64::from(!self.media.power.is_lost());
@@ -456,7 +458,7 @@ impl SimulationRun {
     /// Opens one volume on the media, or the volume that was mounted if this one does not exist.
     pub(crate) fn open_volume(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
         let cache = self.media.open_cache()?;
-        if cache.store().volumes().iter().any(|&(id, _)| id == volume) {
+        if cache.store().volumes().all().iter().any(|&(id, _)| id == volume) {
             self.media.open_fs(cache, volume)
         } else {
             self.media.open_fs(cache, self.volumes.mounted)

@@ -153,7 +153,7 @@ impl Fetcher {
     /// Reads pages from the store, and answers the reads that waited for them.
     fn fetch(&self, fetches: Vec<PageFetch>) {
         let mut wants: Vec<PageRead> = fetches.iter().map(PageFetch::want).collect();
-        self.shared.store_io().read(&mut wants);
+        self.shared.store_io().data().read(&mut wants);
         let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
         let CacheState { pages, reads, counters, .. } = &mut *state;

@@ -276,7 +276,7 @@ impl SeekWorker {
 
     /// Looks at the pages of one step, and takes them off what is left.
     fn look(&self, seek: &mut PendingSeek, memory: MemoryView) -> Result<Option<PageNo>, CacheError> {
-        let listed = self.shared.store_io().list(seek.object, seek.left.clone(), STEP_LEAVES)?;
+        let listed = self.shared.store_io().data().list(seek.object, seek.left.clone(), STEP_LEAVES)?;
         let (data, until) = memory.data(listed);
         let looked = seek.left.start..until;
         seek.left.start = until;

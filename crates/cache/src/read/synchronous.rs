@@ -23,7 +23,7 @@ pub(crate) fn read_all_now(
         }
     }
     let mut outcome = Ok(());
-    shared.store_io().read_in_device_order(&pages, &mut |index, found| {
+    shared.store_io().data().read_in_device_order(&pages, &mut |index, found| {
         let (number, start, range) = pieces[index].clone();
         let key = PageKey { object, page: pages[index].1 };
         let copied = copy_page(&mut shared.state(), key, start, found, &mut bytes[number][range]);

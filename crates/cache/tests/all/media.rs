@@ -162,7 +162,8 @@ fn what_a_failed_flush_of_the_store_dropped_is_written_again_before_the_buffer_l
         assert_eq!(cache.status().counters.write_back_errors, 1, "seed {seed}");
         std::mem::forget(cache);
         let before = Store::open(machine.store.clone()).expect("a sound store");
-        replayed += u32::from(before.page_lsn(FILE, device::PageNo(1)).expect("it can be read").is_some());
+        replayed +=
+            u32::from(before.data().page_lsn(FILE, device::PageNo(1)).expect("it can be read").is_some());
         drop(before);
         let cache = machine.open();
         cache.step(BackgroundTask::WriteBack);
@@ -192,7 +193,7 @@ fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_deleted_a_volu
     let refused = machine.try_open().err();
     assert!(matches!(refused, Some(CacheError::StaleStore { what: "batch", .. })), "{refused:?}");
     machine.store.heal();
-    assert!(machine.open().store().volume_named("copy").is_none(), "a deleted volume stays deleted");
+    assert!(machine.open().store().volumes().named("copy").is_none(), "a deleted volume stays deleted");
 }
 
 #[test]
@@ -212,7 +213,7 @@ fn a_store_whose_last_blocks_cannot_be_read_is_refused_where_they_held_what_only
     let refused = machine.try_open().err();
     assert!(matches!(refused, Some(CacheError::StaleStore { what: "batch", .. })), "{refused:?}");
     machine.store.heal();
-    assert!(machine.open().store().volume_named("copy").is_some(), "nothing was changed meanwhile");
+    assert!(machine.open().store().volumes().named("copy").is_some(), "nothing was changed meanwhile");
 }
 
 /// Whether each of six pages of an object can be read, and is right.

@@ -132,16 +132,16 @@ fn a_start_tells_how_many_transactions_it_found_and_their_pages_keep_their_space
     cache.sync(slot.then());
     cache.step(BackgroundTask::Commit);
     slot.take().expect("a commit").expect("power");
-    let reserved = cache.store_without_spare().space().reserved;
+    let reserved = cache.store_without_spare().space().now().reserved;
     assert!(reserved > 0);
     drop(cache);
     machine.crash();
     let cache = machine.open().expect("a sound store");
     let status = cache.status();
     assert_eq!((status.counters.replayed, status.dirty_pages), (30, 30));
-    assert_eq!(cache.store().space().reserved, reserved);
+    assert_eq!(cache.store().space().now().reserved, reserved);
     let found = cache.read_now(object, 7 * BLOCK_BYTES as u64, 200).expect("in memory");
     assert_eq!(found, [vec![0; 50], vec![8; 100], vec![0; 50]].concat());
     cache.drain().expect("devices that work");
-    assert_eq!((cache.status().dirty_pages, cache.store().space().reserved), (0, 0));
+    assert_eq!((cache.status().dirty_pages, cache.store().space().now().reserved), (0, 0));
 }

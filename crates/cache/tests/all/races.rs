@@ -252,7 +252,7 @@ fn space_that_was_deleted_is_there_for_the_next_writer() {
         .expect("deleting always works");
     (0..100).for_each(|index| {
         let written = machine.write(&cache, object(2), 16 * index, &bytes);
-        assert!(written.is_ok(), "write {index}: {written:?}, {:?}", cache.store().space());
+        assert!(written.is_ok(), "write {index}: {written:?}, {:?}", cache.store().space().now());
     });
 }
 
@@ -281,7 +281,7 @@ fn a_page_written_again_while_it_fails_to_be_written_back_keeps_one_reservation_
     }
     cache.drain().expect("a device that works again");
     assert_eq!(cache.status().dirty_pages, 0);
-    assert_eq!(cache.store().space().reserved, 0);
+    assert_eq!(cache.store().space().now().reserved, 0);
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn step_for(machine: &Machine, cache: &Cache, seconds: u64) {
 fn damage_map_of(machine: &Machine, object: ObjectId, others: &[ObjectId]) -> Vec<[Block; 2]> {
     let is_found = |object: ObjectId| {
         Store::open(machine.store.clone())
-            .is_ok_and(|store| store.page_lsns(&[(object, PageNo(0))])[0].is_ok())
+            .is_ok_and(|store| store.data().page_lsns(&[(object, PageNo(0))])[0].is_ok())
     };
     let mut damaged = Vec::new();
     for pair in machine.disks.pairs() {
@@ -179,7 +179,7 @@ fn a_clone_that_is_stored_is_read_after_a_crash_though_its_source_is_damaged() {
     at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
     step_for(&machine, &cache, 1);
     assert_eq!(cache.status().pending_transfers, 0);
-    cache.store().checkpoint().expect("devices that work");
+    cache.store().maintenance().checkpoint().expect("devices that work");
     drop(cache);
     machine.crash();
     damage_map_of(&machine, ONE, &[TARGET, TWO, OTHER]);
@@ -228,7 +228,11 @@ fn an_unmount_answers_who_reads_what_a_clone_hides_and_writes_back_what_he_waits
     cache.drain().expect("devices that work");
     let status = cache.status();
     assert!(is_answered(&answer), "a read that hangs: {status:?}");
-    assert_eq!((status.dirty_pages, cache.store().space().reserved), (0, 0), "a drain that says it is done");
+    assert_eq!(
+        (status.dirty_pages, cache.store().space().now().reserved),
+        (0, 0),
+        "a drain that says it is done"
+    );
 }
 
 #[test]
@@ -267,7 +271,7 @@ fn a_move_from_an_object_that_had_nothing_is_not_made_again_when_its_target_is_g
     let cache = machine.open();
     step_for(&machine, &cache, 5);
     cache.drain().expect("devices that work");
-    let stored_in_target = cache.store().page_lsn(TARGET, PageNo(0)).expect("sound");
+    let stored_in_target = cache.store().data().page_lsn(TARGET, PageNo(0)).expect("sound");
     // The log moves on, so that the records are not replayed once more.
     for number in 0..300 {
         machine.write(&cache, OTHER, number, &[1; PAGE]).expect("space");
@@ -296,7 +300,7 @@ fn a_clone_of_an_object_that_had_nothing_is_not_made_again_when_its_target_is_go
     machine.crash();
     let cache = machine.open();
     step_for(&machine, &cache, 5);
-    assert_eq!(cache.store().page_lsn(TARGET, PageNo(0)).expect("sound"), None, "it was deleted");
+    assert_eq!(cache.store().data().page_lsn(TARGET, PageNo(0)).expect("sound"), None, "it was deleted");
 }
 
 /// Writes one page of `OTHER` again and again, with a commit each, until the buffer is full enough.

@@ -36,7 +36,7 @@ fn write(machine: &Machine, cache: &Cache, object: ObjectId, page: u64, byte: u8
 fn damage_source(machine: &Machine) -> Vec<[Block; 2]> {
     let is_found = |object| {
         let store = Store::open(machine.store.clone()).ok()?;
-        Some(store.page_lsn(object, PageNo(0)).is_ok())
+        Some(store.data().page_lsn(object, PageNo(0)).is_ok())
     };
     let mut damaged = Vec::new();
     for pair in machine.pairs() {
@@ -229,7 +229,7 @@ fn a_part_of_a_page_that_was_cut_is_zeros_elsewhere_also_where_the_cut_cannot_be
     cache.drain().expect("devices that work");
     drop(cache);
     let found = |page: u64| {
-        Store::open(machine.store.clone()).expect("a store").page_lsn(SOURCE, PageNo(page)).is_ok()
+        Store::open(machine.store.clone()).expect("a store").data().page_lsn(SOURCE, PageNo(page)).is_ok()
     };
     let is_its_leaf = |&pair: &[Block; 2]| {
         machine.rot_both(pair);
@@ -320,7 +320,7 @@ fn a_clone_that_is_stuck_holds_up_nobody_tells_its_readers_and_is_made_when_it_c
         [0, 0],
         "it was deleted"
     );
-    cache.store().check(&mut |finding| panic!("{finding}"));
+    cache.store().maintenance().check(&mut |finding| panic!("{finding}"));
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn the_source_s_slot_used_again_before_a_clone_is_stored_takes_nothing_from_it()
     cache.drain().expect("devices that work");
     assert_eq!([0, 3].map(|number| page(&cache, TARGET, number).expect("stored")), [1, 1]);
     assert_eq!([0, 3].map(|number| page(&cache, next, number).expect("stored")), [7, 0]);
-    assert_eq!(cache.store().space().reserved, 0, "what is stored needs no reservation");
+    assert_eq!(cache.store().space().now().reserved, 0, "what is stored needs no reservation");
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
 }
 
 fn assert_is(cache: &Cache, name: &str, model: &Model, seed: u64) {
-    let volume = cache.store().volume_named(name).expect("the volume").id;
+    let volume = cache.store().volumes().named(name).expect("the volume").id;
     for slot in 0..crate::common::OBJECTS {
         for generation in 0..40 {
             let object = VolumeId::MAIN.object(slot, generation);
@@ -85,7 +85,7 @@ fn everything_that_anybody_was_told_of_is_in_a_volume_and_the_cached_one_is_what
         rescues += 1;
         let all = run.now();
         assert_is(&cache, &name, &all, seed);
-        assert_eq!(cache.store().volumes().len(), 2, "seed {seed}: what was begun is gone");
+        assert_eq!(cache.store().volumes().all().len(), 2, "seed {seed}: what was begun is gone");
         drop(cache);
 
         // The device comes back: the cached volume is some prefix, and the rescued one is still complete.
@@ -100,7 +100,7 @@ fn everything_that_anybody_was_told_of_is_in_a_volume_and_the_cached_one_is_what
         assert_is(&cache, &name, &all, seed);
 
         // The rescued volume is mounted.
-        let volume = cache.store().volume_named(&name).expect("the volume").id;
+        let volume = cache.store().volumes().named(&name).expect("the volume").id;
         run.volume = volume;
         run.durable = all;
         run.since = Vec::new();
@@ -132,14 +132,15 @@ fn a_crash_in_a_rescue_leaves_what_the_buffer_says() {
         machine.crash();
         machine.buffer.set_faults(DiskFaults::default());
         let cache = machine.open().expect("both media work");
-        let unfinished = cache.store().describe_volumes().iter().any(|one| one.name.starts_with("rescuing-"));
+        let unfinished =
+            cache.store().volumes().describe().iter().any(|one| one.name.starts_with("rescuing-"));
         assert!(!unfinished, "seed {seed}: what is no file system was left for somebody to mount");
         run.adopt(&cache);
         assert!(run.apply(&machine, &cache) && run.sync(&machine, &cache));
         cache.drain().expect("all is written back");
         drop(cache);
         let store = Store::open(Arc::clone(&machine.store) as Arc<dyn device::Device>).expect("a store");
-        store.check(&mut |finding| panic!("seed {seed}: {finding}"));
+        store.maintenance().check(&mut |finding| panic!("seed {seed}: {finding}"));
     }
     assert!(unfinished > 10, "{unfinished} crashes: the test tests little");
 }
@@ -169,7 +170,7 @@ fn nothing_is_written_back_between_two_attempts_to_rescue_it() {
         machine.store.set_faults(DiskFaults { once_after: Some(after), ..DiskFaults::default() });
         cache.step(BackgroundTask::WriteBack);
         machine.store.set_faults(DiskFaults::default());
-        let volumes = cache.store().describe_volumes();
+        let volumes = cache.store().volumes().describe();
         begun += u64::from(volumes.iter().any(|volume| volume.name.starts_with("rescuing-")));
 
         let copy = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 1 };
@@ -178,10 +179,10 @@ fn nothing_is_written_back_between_two_attempts_to_rescue_it() {
         machine.clock.advance(Duration::from_secs(1));
         cache.step(BackgroundTask::WriteBack);
         let name = cache.status().rescued.expect("the store works");
-        let volume = cache.store().volume_named(&name).expect("it is there").id;
+        let volume = cache.store().volumes().named(&name).expect("it is there").id;
         let mut wants: Vec<PageRead> =
             (0..=PAGES).map(|page| PageRead::new(OBJECT.in_volume(volume), PageNo(page))).collect();
-        cache.store().read(&mut wants);
+        cache.store().data().read(&mut wants);
         for (want, page) in wants.iter().zip(0..) {
             let byte = match &want.result {
                 Ok(StoredPage::Page { bytes, .. }) => bytes.0[0],
@@ -203,7 +204,7 @@ const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 fn damage_leaf(machine: &plain::Machine) -> [Block; 2] {
     let page_lsns = || {
         let store = Store::open(machine.store.clone()).ok()?;
-        Some([FIRST, SECOND].map(|page| store.page_lsn(FILE, PageNo(page)).is_ok()))
+        Some([FIRST, SECOND].map(|page| store.data().page_lsn(FILE, PageNo(page)).is_ok()))
     };
     let found = machine.pairs().into_iter().find(|&pair| {
         machine.rot_both(pair);
@@ -241,9 +242,9 @@ fn a_page_that_was_written_after_a_cut_that_is_stuck_and_is_stored_is_in_the_res
     cache.step(BackgroundTask::WriteBack);
     let status = cache.status();
     let name = status.rescued.unwrap_or_else(|| panic!("{:?}", status.not_rescued));
-    let volume = cache.store().volume_named(&name).expect("it was made").id;
+    let volume = cache.store().volumes().named(&name).expect("it was made").id;
     let mut wants = [FIRST, SECOND, OTHER].map(|page| PageRead::new(FILE.in_volume(volume), PageNo(page)));
-    cache.store().read(&mut wants);
+    cache.store().data().read(&mut wants);
     let found = wants.map(|want| match want.result.expect("it can be read") {
         StoredPage::Hole => None,
         StoredPage::Page { bytes, .. } => Some(bytes.0[0]),

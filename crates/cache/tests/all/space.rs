@@ -237,7 +237,7 @@ impl Machine {
     fn assert_all_is_reserved(&self) -> u64 {
         let dirty = self.cache.status().dirty_pages;
         // A block for each, and twelve for each leaf of 128 pages, of which five at most are not full.
-        let reserved = self.cache.store_without_spare().space().reserved;
+        let reserved = self.cache.store_without_spare().space().now().reserved;
         assert!((dirty..=dirty + 12 * (dirty / 128 + 5)).contains(&reserved), "{reserved} for {dirty} pages");
         dirty
     }
@@ -273,7 +273,7 @@ fn what_gives_space_back_is_granted_space_that_there_is_not() {
         applied.expect("power");
     }
     assert_eq!(machine.assert_all_is_reserved(), dirty + 10);
-    assert_eq!(machine.cache.store().reservable_blocks(), 0);
+    assert_eq!(machine.cache.store().space().reservable_blocks(), 0);
     let more = [ObjectChange::Write { object: FILE, offset: 0, bytes: &[1] }];
     assert!(apply_at_once(&machine.cache, &more).is_none());
 }
@@ -297,10 +297,10 @@ impl Machine {
     /// Uses up free segments behind the cache's back, as many short mounts with a crash each may do.
     fn use_up_free_segments(&self, mut page: impl FnMut() -> u64) {
         let store = self.cache.store();
-        let page_lsn = store.newest_lsn();
+        let page_lsn = store.data().newest_lsn();
         let full = std::iter::repeat_with(|| {
             let bytes = Arc::new(Box::new(Page([3; BLOCK_BYTES])));
-            store.apply(&[store::StoreChange::Write {
+            store.data().apply(&[store::StoreChange::Write {
                 object: OTHER_FILE,
                 page: PageNo(page()),
                 bytes,
@@ -327,13 +327,13 @@ const HALF: u64 = SEGMENTS * SEGMENT_BLOCKS / 2;
 fn a_volume_that_is_expendable_goes_before_a_writer_is_told_that_the_store_is_full() {
     let overwrite = |is_expendable: bool, pages: u64| {
         let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, CacheSettings::default());
-        let half = machine.cache.store().space().usable() * 6 / 10;
+        let half = machine.cache.store().space().now().usable() * 6 / 10;
         (0..half).try_for_each(|page| machine.write(page, &mut |_| {})).expect("there is some");
         let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
         let copy = machine.cache.clone_volume(VolumeId::MAIN, &new).expect("space");
         machine.cache.set_expendable_volumes(if is_expendable { vec![copy] } else { Vec::new() });
         let outcome = (0..half * pages / 10).try_for_each(|page| machine.write(page, &mut |_| {}));
-        let is_there = machine.cache.store().volume_named("copy").is_some();
+        let is_there = machine.cache.store().volumes().named("copy").is_some();
         let is_full = outcome.is_err_and(|error| error.is_full());
         (is_full, is_there, machine.cache.status().counters.volumes_given_up)
     };
@@ -361,7 +361,7 @@ fn pages_for_which_the_store_has_no_space_have_it_cleaned_until_it_has_some() {
 fn full_and_counting() -> Machine {
     let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, CacheSettings::default());
     let store = machine.cache.store();
-    let lsn = machine.cache.store().newest_lsn();
+    let lsn = machine.cache.store().data().newest_lsn();
     let write = |number: u64| {
         let object = [FILE, OTHER_FILE][(number % 2) as usize];
         let bytes = Arc::new(Box::new(Page([3; BLOCK_BYTES])));
@@ -370,34 +370,37 @@ fn full_and_counting() -> Machine {
     let mut vectors = (0..).map(|vector| (vector * 120..(vector + 1) * 120).map(write).collect::<Vec<_>>());
     let shared = VolumeId::MAIN.object(7, 1);
     let transfer = PageTransfer { from: FILE, first: PageNo(0), end: PageNo(9), to: shared, at: PageNo(0) };
-    store.apply(&vectors.next().expect("no end")).expect("space");
-    store.apply(&[store::StoreChange::Clone { transfer, lsn: lsn.plus(1) }]).expect("sound media");
-    while vectors.find_map(|vector| store.apply(&vector).err()).is_some() {
-        store.checkpoint_twice().expect("sound media");
-        if !store.clean_round().expect("sound media") {
+    store.data().apply(&vectors.next().expect("no end")).expect("space");
+    store.data().apply(&[store::StoreChange::Clone { transfer, lsn: lsn.plus(1) }]).expect("sound media");
+    while vectors.find_map(|vector| store.data().apply(&vector).err()).is_some() {
+        store.maintenance().checkpoint_twice().expect("sound media");
+        if !store.maintenance().clean_round().expect("sound media") {
             break;
         }
     }
-    store.apply(&[store::StoreChange::Delete { object: shared, lsn: lsn.plus(2) }]).expect("sound media");
-    while store.free_deleted_step().expect("sound media") {}
-    store.checkpoint_twice().expect("sound media");
-    assert_eq!(store.reservable_blocks(), 0);
-    assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
+    store
+        .data()
+        .apply(&[store::StoreChange::Delete { object: shared, lsn: lsn.plus(2) }])
+        .expect("sound media");
+    while store.maintenance().free_deleted_step().expect("sound media") {}
+    store.maintenance().checkpoint_twice().expect("sound media");
+    assert_eq!(store.space().reservable_blocks(), 0);
+    assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Working));
     machine
 }
 
 #[test]
 fn a_round_of_cleaning_that_began_before_and_empties_nothing_is_not_the_last_word_on_a_full_store() {
     let machine = full_and_counting();
-    let mut steps = std::iter::repeat_with(|| machine.cache.store().clean_step());
+    let mut steps = std::iter::repeat_with(|| machine.cache.store().maintenance().clean_step());
     assert_eq!(
         steps.find(|step| *step != Ok(CleaningOutcome::Working)),
         Some(Ok(CleaningOutcome::RoundEnded(0)))
     );
     let machine = full_and_counting();
-    let lsn = machine.cache.store().newest_lsn().plus(1);
+    let lsn = machine.cache.store().data().newest_lsn().plus(1);
     let delete = store::StoreChange::Delete { object: OTHER_FILE, lsn };
-    machine.cache.store().apply(&[delete]).expect("a reserve");
+    machine.cache.store().data().apply(&[delete]).expect("a reserve");
     machine.write(0, &mut |_| {}).expect("half of the store is dead");
 }
 
@@ -407,7 +410,7 @@ fn where_pages_find_no_space_and_cleaning_makes_none_writers_are_told_at_once_an
     let mut new = HALF..;
     loop {
         machine.use_up_free_segments(|| new.next().expect("no end"));
-        if !machine.cache.store().clean_round().expect("sound media") {
+        if !machine.cache.store().maintenance().clean_round().expect("sound media") {
             break;
         }
     }

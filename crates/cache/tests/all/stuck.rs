@@ -17,7 +17,7 @@ impl Machine {
     fn damage_map_of(&self, object: ObjectId) {
         let cannot_be_found = || {
             let store = Store::open(self.store.clone()).ok()?;
-            Some(store.page_lsns(&[(object, device::PageNo(0))])[0].is_err())
+            Some(store.data().page_lsns(&[(object, device::PageNo(0))])[0].is_err())
         };
         let mut damaged = 0;
         for pair in self.disks.pairs() {
@@ -32,7 +32,7 @@ impl Machine {
 
     fn others_are_found(&self) -> bool {
         let store = Store::open(self.store.clone()).expect("only a node is damaged");
-        store.page_lsn(OTHER, device::PageNo(0)).is_ok_and(|page_lsn| page_lsn.is_some())
+        store.data().page_lsn(OTHER, device::PageNo(0)).is_ok_and(|page_lsn| page_lsn.is_some())
     }
 }
 
@@ -71,7 +71,7 @@ fn a_damaged_map_node_stops_nobody_but_the_pages_below_it() {
     assert!(matches!(error, CacheError::Store(StoreError::Corrupt { .. })), "{error}");
     let status = cache.status();
     assert_eq!((status.dirty_pages, status.pending_punches), (2, 0), "all others are stored");
-    assert!(cache.store().space().reserved > 0, "what stays keeps its reservation");
+    assert!(cache.store().space().now().reserved > 0, "what stays keeps its reservation");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_store_that_fails_all_writes_fails_writers_after_a_while_and_no_reader_and_r
     machine.fill(&cache, VICTIM).expect("the store works again");
     assert_eq!(cache.status().stalled, None);
     cache.drain().expect("devices that work");
-    assert_eq!((cache.status().dirty_pages, cache.store().space().reserved), (0, 0));
+    assert_eq!((cache.status().dirty_pages, cache.store().space().now().reserved), (0, 0));
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn a_damaged_node_of_a_deleted_volume_keeps_nobody_from_the_space_that_cleaning_
     for _ in 0..24_000 {
         machine.write(&cache, OTHER, random.below(11_200), &[3; BLOCK_BYTES]).expect("space after cleaning");
     }
-    assert!(cache.store().is_freeing(), "the damaged node stays");
+    assert!(cache.store().maintenance().is_freeing(), "the damaged node stays");
     assert!(cache.store().counters().segments_cleaned > 0, "nothing had to be cleaned");
 }
 
@@ -316,11 +316,11 @@ fn what_is_damaged_is_left_out_of_a_rescue_and_keeps_nobody_else_from_it() {
     }
     let status = cache.status();
     assert_eq!((status.rescued.is_some(), status.left_out), (true, 1), "{status:?}");
-    let volume = cache.store().volume_named(&status.rescued.expect("a name")).expect("the volume").id;
+    let volume = cache.store().volumes().named(&status.rescued.expect("a name")).expect("the volume").id;
     let pages = [VICTIM, OTHER].map(|object| PageRead::new(object.in_volume(volume), device::PageNo(8)));
     let [victim, other] = {
         let mut wants = pages;
-        cache.store().read(&mut wants);
+        cache.store().data().read(&mut wants);
         wants.map(|want| want.result)
     };
     assert!(matches!(victim, Err(StoreError::Corrupt { .. })), "an error, and no wrong bytes");

@@ -187,7 +187,7 @@ fn run(seed: u64, inline: bool, powerless: bool) {
     if !powerless {
         cache.drain().expect("devices that work");
         let status = cache.status();
-        let space = cache.store().space();
+        let space = cache.store().space().now();
         assert_eq!((status.dirty_pages, status.pending_punches, space.reserved), (0, 0, 0), "{status:?}");
     }
     drop(cache);

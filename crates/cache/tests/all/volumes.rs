@@ -93,9 +93,9 @@ impl World {
     /// Finds out whether the operation happened that the crash cut off.
     fn settle(&mut self, cache: &Cache) {
         delete_rescued(cache);
-        let found: Vec<VolumeId> = cache.store().volumes().into_iter().map(|(id, _)| id).collect();
+        let found: Vec<VolumeId> = cache.store().volumes().all().into_iter().map(|(id, _)| id).collect();
         match std::mem::replace(&mut self.pending, Pending::Nothing) {
-            Pending::Clone(name, may_be) => match cache.store().volume_named(&name) {
+            Pending::Clone(name, may_be) => match cache.store().volumes().named(&name) {
                 Some(volume) => {
                     let which = self.which(cache, volume.id, &may_be);
                     self.others.insert(volume.id, may_be[which].clone());
@@ -320,7 +320,7 @@ impl World {
     fn go(&mut self, crashes: u64) {
         for _ in 0..crashes {
             let cache = self.open();
-            cache.store().check(&mut |finding| panic!("seed {}: {finding:?}", self.seed));
+            cache.store().maintenance().check(&mut |finding| panic!("seed {}: {finding:?}", self.seed));
             self.machine.power.cut_after(self.run.random.below(250));
             while self.operate(&cache) {}
             self.meddler.lock().expect("one thread").take();
@@ -344,12 +344,12 @@ impl World {
             cache.delete_volume(volume).expect("power is on");
         }
         cache.drain().expect("power is on");
-        while cache.store().is_freeing() {
+        while cache.store().maintenance().is_freeing() {
             cache.step(BackgroundTask::Checkpoint);
             self.machine.clock.advance(Duration::from_secs(1));
         }
-        assert_eq!(cache.store().space().reserved, 0, "seed {}: reservations are left", self.seed);
-        cache.store().check(&mut |finding| panic!("seed {}: {finding:?}", self.seed));
+        assert_eq!(cache.store().space().now().reserved, 0, "seed {}: reservations are left", self.seed);
+        cache.store().maintenance().check(&mut |finding| panic!("seed {}: {finding:?}", self.seed));
         self.run.adopt(&cache);
     }
 }

@@ -186,7 +186,7 @@ impl Fs {
             Ok(()) => core.run_transaction(cost, move |tx| tx.allocate(ino, what, range, size), done),
             Err(error) => done(Err(error)),
         };
-        let space = self.core().cache.store_without_spare().space().available();
+        let space = self.core().cache.store_without_spare().space().now().available();
         // If the whole range fits, the holes need not be counted.
         if pages.end.0 - pages.start.0 <= space {
             return change(Ok(()));

@@ -280,7 +280,7 @@ fn what_there_is_no_space_for_is_refused_as_a_whole() {
 fn what_is_there_already_needs_no_space() {
     let stack = SimulatedStack::new(5, FetchMode::Lazy, 4096);
     let ino = file(&stack, b"file");
-    let space = || stack.store().space().available() * PAGE;
+    let space = || stack.store().space().now().available() * PAGE;
     // Half of the space, so that the whole does not fit a second time.
     let half = space() / 2 / PAGE * PAGE;
     let mut written = 0;
@@ -346,7 +346,7 @@ fn small_files_that_are_not_stored_yet_count_as_what_they_will_take() {
         write(&stack, ino, 0, &[1; 100]);
     }
     let unstored = before - stack.fs().usage().available;
-    assert!(stack.store().space().reserved > 8 * 2000, "most of them are not stored");
+    assert!(stack.store().space().now().reserved > 8 * 2000, "most of them are not stored");
     stack.drain();
     let stored = before - stack.fs().usage().available;
     assert!((2000..4000).contains(&stored), "{stored} blocks");

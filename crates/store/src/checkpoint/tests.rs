@@ -31,7 +31,7 @@ fn write(store: &Store, numbers: impl IntoIterator<Item = u64>) {
     for number in numbers {
         let (page, bytes, page_lsn) =
             (PageNo(number), bytes.clone(), Lsn(store.shared.map().newest().any.0 + 1));
-        store.apply(&[StoreChange::Write { object: FILE, page, bytes, page_lsn }]).expect("space");
+        store.data().apply(&[StoreChange::Write { object: FILE, page, bytes, page_lsn }]).expect("space");
     }
 }
 
@@ -40,7 +40,7 @@ fn scattered(store: &Store, leaves: u64, checkpoints: usize) {
     let mut random = SeededRng::new(1);
     write(store, (0..leaves).map(|leaf| leaf * LEAF_PAGES));
     for _ in 0..checkpoints {
-        store.checkpoint().expect("space");
+        store.maintenance().checkpoint().expect("space");
         write(store, (0..leaves / 5).map(|_| random.below(leaves) * LEAF_PAGES).collect::<Vec<u64>>());
     }
 }
@@ -65,7 +65,7 @@ fn what_stays_in_a_segment_of_nodes_is_what_lives_there_after_the_next_checkpoin
     assert!(staying.iter().any(|&(_, blocks)| blocks > 0), "{staying:?}");
     let before = live(&store);
     assert!(before.len() > 10 && before != staying, "some is dirty");
-    store.checkpoint().expect("space");
+    store.maintenance().checkpoint().expect("space");
     let after = live(&store);
     for (number, blocks) in staying {
         let lives = after.iter().find(|(other, _)| *other == number).map_or(0, |&(_, live)| live);
@@ -76,7 +76,7 @@ fn what_stays_in_a_segment_of_nodes_is_what_lives_there_after_the_next_checkpoin
 /// Fills a store until space is short.
 fn fill(store: &Store) {
     let mut number = 1;
-    while !store.is_short_of_space() {
+    while !store.maintenance().is_short_of_space() {
         write(store, [number]);
         number += 1 + u64::from(number % LEAF_PAGES == LEAF_PAGES - 1);
     }
@@ -87,7 +87,7 @@ fn sparse_and_short() -> (Arc<SimDisk>, Store) {
     let (disk, store) = on_disk(600);
     scattered(&store, 300, 12);
     fill(&store);
-    store.checkpoint().expect("space");
+    store.maintenance().checkpoint().expect("space");
     (disk, store)
 }
 
@@ -110,7 +110,7 @@ fn where_space_is_short_a_checkpoint_empties_as_many_segments_of_nodes_as_two_fu
     assert!(started + 4 >= before, "a start empties two at a time: {before} segments, then {started}");
     fill(&store);
     let started = nearly_empty(&store);
-    store.checkpoint().expect("space");
+    store.maintenance().checkpoint().expect("space");
     let after = nearly_empty(&store);
     // A quarter is four blocks; two full ones may have twelve each.
     assert!(started >= after + 6, "{started} segments, then {after}");
@@ -143,7 +143,7 @@ fn a_segment_of_nodes_one_of_which_cannot_be_read_is_left_alone_and_others_are_c
     };
     for _ in 0..4 {
         fill(&store);
-        store.checkpoint().expect("space");
+        store.maintenance().checkpoint().expect("space");
     }
     assert_eq!(
         store.shared.map().nodes.segments.get(number).live,

@@ -20,7 +20,10 @@ pub(crate) fn half_dead() -> Store {
     let bytes = Arc::new(device::Page::zeroed());
     let write = |number, page_lsn| {
         let (page, bytes) = (PageNo(number), bytes.clone());
-        store.apply(&[StoreChange::Write { object, page, bytes, page_lsn: Lsn(page_lsn) }]).expect("space");
+        store
+            .data()
+            .apply(&[StoreChange::Write { object, page, bytes, page_lsn: Lsn(page_lsn) }])
+            .expect("space");
     };
     (0..300).for_each(|number| write(number, number + 1));
     (0..300).step_by(2).for_each(|number| write(number, number + 1000));
@@ -30,9 +33,14 @@ pub(crate) fn half_dead() -> Store {
 /// The half-dead store, with a round that has walked the map and not moved anything.
 pub(crate) fn walked() -> Store {
     let store = half_dead();
-    while store.lock_cleaner().round.as_ref().is_none_or(|round| !matches!(round.stage, RoundStage::Counted))
+    while store
+        .maintenance
+        .lock_cleaner()
+        .round
+        .as_ref()
+        .is_none_or(|round| !matches!(round.stage, RoundStage::Counted))
     {
-        assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
+        assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Working));
     }
     store
 }
@@ -40,7 +48,7 @@ pub(crate) fn walked() -> Store {
 #[test]
 fn the_last_victims_are_let_go_while_there_are_more_holders_than_may_be() {
     let store = walked();
-    let mut cleaner = store.lock_cleaner();
+    let mut cleaner = store.maintenance.lock_cleaner();
     let round = cleaner.round.as_mut().expect("a round");
     let victims = round.victims.clone();
     assert!(victims.len() > 3, "{victims:?}");
@@ -72,7 +80,7 @@ fn shared_after_moving(lost: Option<NodeId>) -> Vec<bool> {
         }
     }
     let before: BTreeSet<Block> = entries(&store).map(|entry| entry.place).collect();
-    while store.clean_step() == Ok(CleaningOutcome::Working) {}
+    while store.maintenance().clean_step() == Ok(CleaningOutcome::Working) {}
     entries(&store).filter(|entry| !before.contains(&entry.place)).map(|entry| entry.shared).collect()
 }
 
@@ -97,7 +105,7 @@ fn a_shared_block_with_one_holder_is_moved_unless_an_unreadable_node_may_hold_it
 #[test]
 fn a_victim_is_not_settled_while_somebody_may_hold_a_block_of_it() {
     let store = walked();
-    let mut cleaner = store.lock_cleaner();
+    let mut cleaner = store.maintenance.lock_cleaner();
     let round = cleaner.round.as_mut().expect("a round");
     let victim = round.victims[0];
     let live = |store: &Store| store.shared.map().nodes.segments.get(victim).live;

@@ -23,7 +23,7 @@ fn with_metadata() -> (Arc<SimDisk>, Block) {
         bytes: Arc::new(Page::zeroed()),
         page_lsn: Lsn(page_lsn),
     };
-    store.apply(&[write(1, 1), write(2, 2)]).expect("space");
+    store.data().apply(&[write(1, 1), write(2, 2)]).expect("space");
     (disk, at)
 }
 

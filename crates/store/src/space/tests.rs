@@ -131,7 +131,7 @@ fn what_is_left_of_a_round_are_nodes_to_visit_and_live_blocks_of_its_victims() {
     };
     let store = half_dead();
     assert_eq!(store.shared.map().cleaning_left(), None);
-    store.clean_step().expect("it begins");
+    store.maintenance().clean_step().expect("it begins");
     let (all, nodes, live) = left(&store);
     assert!(nodes > 1 && live > 1 && all == nodes + live, "{all} of {nodes} nodes, {live} blocks");
     let (all, _, live) = left(&walked());

@@ -18,17 +18,17 @@ const PAGES: u64 = 300;
 fn write(store: &Store, volume: u32, slot: u64, page: u64, lsn: u64) {
     let (object, bytes) = (VolumeId(volume).object(slot, 1), Arc::new(device::Page::zeroed()));
     let change = StoreChange::Write { object, page: PageNo(page), bytes, page_lsn: Lsn(lsn) };
-    store.apply(&[change]).expect("space");
+    store.data().apply(&[change]).expect("space");
 }
 
 fn clone(store: &Store, from: u32, to: u32, lsn: u64) {
     let (from, to) = (VolumeId(from), VolumeId(to));
-    store.clone_volume(from, to, VolumeMode::Writable, Lsn(lsn)).expect("space");
+    store.volumes().clone_numbered(from, to, VolumeMode::Writable, Lsn(lsn)).expect("space");
 }
 
 fn findings(store: &Store) -> Vec<StoreFinding> {
     let mut found = Vec::new();
-    store.check(&mut |finding| found.push(finding));
+    store.maintenance().check(&mut |finding| found.push(finding));
     found
 }
 
@@ -44,13 +44,13 @@ fn the_list_of_what_dies_stays_short_however_large_it_is() {
     for number in 0..pages {
         write(&store, 0, 1, number * LEAF_PAGES, number + 1);
         if number % 200 == 0 {
-            store.checkpoint().expect("space");
+            store.maintenance().checkpoint().expect("space");
         }
     }
     let object = VolumeId::MAIN.object(1, 1);
-    store.apply(&[StoreChange::Delete { object, lsn: Lsn(1 << 30) }]).expect("space");
+    store.data().apply(&[StoreChange::Delete { object, lsn: Lsn(1 << 30) }]).expect("space");
     let mut longest = 0;
-    while store.free_deleted_step().expect("freeing") {
+    while store.maintenance().free_deleted_step().expect("freeing") {
         longest = longest.max(store.shared.map().volumes.dying().len());
     }
     assert!((256..=3 * 256).contains(&longest), "{longest} nodes");
@@ -124,22 +124,22 @@ fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_re
     unchanged(&store, "a page written");
     (3..20).for_each(|volume| {
         let lsn = Lsn(4100 + u64::from(volume));
-        store.delete_volume(VolumeId(volume), lsn).expect("it goes");
+        store.volumes().delete(VolumeId(volume), lsn).expect("it goes");
     });
     unchanged(&store, "volumes deleted");
     (41..=300).for_each(|to| clone(&store, [0, 2, 25, 40][to as usize % 4], to, 5000 + u64::from(to)));
     (200..=220).for_each(|volume| write(&store, volume, 9, 5, 6000 + u64::from(volume)));
     unchanged(&store, "a higher tree");
     let object = VolumeId(30).object(1, 1);
-    store.apply(&[StoreChange::Delete { object, lsn: Lsn(7000) }]).expect("space");
-    store.checkpoint().expect("a checkpoint");
+    store.data().apply(&[StoreChange::Delete { object, lsn: Lsn(7000) }]).expect("space");
+    store.maintenance().checkpoint().expect("a checkpoint");
     unchanged(&store, "a checkpoint");
     drop(store);
     store = Store::open(disk).expect("it opens");
     store.begin(Incarnation(2)).expect("a higher one");
     unchanged(&store, "opened again");
-    assert_eq!(store.volumes().len(), 41 - 17 + 260);
-    while store.free_deleted_step().expect("freeing") {}
+    assert_eq!(store.volumes().all().len(), 41 - 17 + 260);
+    while store.maintenance().free_deleted_step().expect("freeing") {}
     assert_eq!(findings(&store), [], "released");
     // Nothing is left of it that no volume has.
     let live = {

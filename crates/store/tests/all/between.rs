@@ -62,7 +62,7 @@ impl Others {
             }
         };
         let vector: Vec<StoreChange> = numbers.map(write).collect();
-        match self.store.apply(&vector) {
+        match self.store.data().apply(&vector) {
             Ok(()) => *pages = after,
             Err(StoreError::Full) => {}
             Err(error) => panic!("{error}"),
@@ -72,7 +72,7 @@ impl Others {
     fn go(&self) {
         self.write();
         let checkpoints = self.state.lock().expect("no panic while writing").0.below(4);
-        (0..checkpoints).for_each(|_| self.store.checkpoint().expect("a checkpoint"));
+        (0..checkpoints).for_each(|_| self.store.maintenance().checkpoint().expect("a checkpoint"));
     }
 }
 
@@ -92,7 +92,7 @@ fn a_block_on_its_way_arrives_though_its_segment_is_empty_while_others_checkpoin
         for _ in 0..400 {
             others.write();
             between.polite.store(true, Ordering::Relaxed);
-            others.store.clean_step().expect("cleaning");
+            others.store.maintenance().clean_step().expect("cleaning");
             between.polite.store(false, Ordering::Relaxed);
             assert_eq!(findings(&others.store), [], "seed {seed}");
         }
@@ -100,7 +100,7 @@ fn a_block_on_its_way_arrives_though_its_segment_is_empty_while_others_checkpoin
         moved += counters.pages_cleaned;
         let pages = &others.state.lock().expect("no panic").2;
         for (&number, &stamp) in pages {
-            let page_lsn = others.store.page_lsn(FILE, PageNo(number)).expect("readable");
+            let page_lsn = others.store.data().page_lsn(FILE, PageNo(number)).expect("readable");
             assert_eq!(page_lsn, Some(Lsn(stamp)), "seed {seed} page {number}");
         }
     }

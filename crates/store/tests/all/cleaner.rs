@@ -12,6 +12,7 @@ fn write(store: &Store, numbers: impl Iterator<Item = u64>, page_lsn: u64) {
     for number in numbers {
         let (at, page_lsn) = (PageNo(number), Lsn(page_lsn + number));
         store
+            .data()
             .apply(&[StoreChange::Write { object: FILE, page: at, bytes: page(page_lsn.0), page_lsn }])
             .expect("space");
     }
@@ -20,7 +21,7 @@ fn write(store: &Store, numbers: impl Iterator<Item = u64>, page_lsn: u64) {
 /// Cleans for a round, and returns the reported number of emptied segments.
 fn emptied(store: &Store) -> u64 {
     loop {
-        match store.clean_step().expect("cleaning") {
+        match store.maintenance().clean_step().expect("cleaning") {
             CleaningOutcome::Working => {}
             CleaningOutcome::RoundEnded(segments) => return segments,
             other => panic!("{other:?}"),
@@ -31,9 +32,9 @@ fn emptied(store: &Store) -> u64 {
 #[test]
 fn where_nothing_can_be_cleaned_it_says_so() {
     let (_power, _disk, store) = fresh(64, 1);
-    assert_eq!(store.clean_step(), Ok(CleaningOutcome::Idle));
-    assert_eq!(store.clean_round(), Ok(false));
-    assert!(!store.cleaning_is_due());
+    assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Idle));
+    assert_eq!(store.maintenance().clean_round(), Ok(false));
+    assert!(!store.maintenance().cleaning_is_due());
 }
 
 #[test]
@@ -41,13 +42,16 @@ fn cleaning_is_called_for_where_space_is_short_and_some_of_it_may_be_dead() {
     let (_power, _disk, store) = fresh(128, 1);
     write(&store, 0..100, 1);
     write(&store, (0..100).step_by(2), 1000);
-    assert!(!store.is_short_of_space() && !store.cleaning_is_due(), "there is enough");
+    assert!(
+        !store.maintenance().is_short_of_space() && !store.maintenance().cleaning_is_due(),
+        "there is enough"
+    );
     let mut number = 1000;
-    while !store.is_short_of_space() {
+    while !store.maintenance().is_short_of_space() {
         write(&store, number..number + 1, 1);
         number += 1;
     }
-    assert!(store.cleaning_is_due());
+    assert!(store.maintenance().cleaning_is_due());
 }
 
 #[test]
@@ -55,29 +59,35 @@ fn what_is_owed_is_paid_once_however_many_pay() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
-    assert_eq!(store.clean_step_if_due(), Ok(None), "nothing is short");
-    assert_eq!(store.pages_between_cleaning_checks(), u64::MAX, "and nothing is to be paid");
+    assert_eq!(store.maintenance().clean_step_if_due(), Ok(None), "nothing is short");
+    assert_eq!(store.maintenance().pages_between_cleaning_checks(), u64::MAX, "and nothing is to be paid");
     let mut number = 2000;
-    while store.pages_between_cleaning_checks() == u64::MAX || !store.cleaning_is_due() {
+    while store.maintenance().pages_between_cleaning_checks() == u64::MAX
+        || !store.maintenance().cleaning_is_due()
+    {
         write(&store, number..number + 1, 1);
         number += 1;
         // Chooses victims, and with them the price.
-        if store.pages_between_cleaning_checks() == u64::MAX && store.cleaning_is_due() {
-            assert_eq!(store.clean_step_if_due(), Ok(Some(CleaningOutcome::Working)));
+        if store.maintenance().pages_between_cleaning_checks() == u64::MAX
+            && store.maintenance().cleaning_is_due()
+        {
+            assert_eq!(store.maintenance().clean_step_if_due(), Ok(Some(CleaningOutcome::Working)));
         }
     }
     let barrier = std::sync::Barrier::new(4);
     let pay = || {
         barrier.wait();
-        std::iter::from_fn(|| store.clean_step_if_due().expect("a sound disk")).take(1000).count()
+        std::iter::from_fn(|| store.maintenance().clean_step_if_due().expect("a sound disk"))
+            .take(1000)
+            .count()
     };
     std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(pay))));
-    assert!(!store.cleaning_is_due());
+    assert!(!store.maintenance().cleaning_is_due());
     let moved = store.counters().pages_cleaned;
-    (0..10).for_each(|_| assert_eq!(store.clean_step_if_due(), Ok(None)));
+    (0..10).for_each(|_| assert_eq!(store.maintenance().clean_step_if_due(), Ok(None)));
     assert_eq!(store.counters().pages_cleaned, moved);
     // More work is left.
-    assert!(store.clean_round().is_ok() && store.counters().pages_cleaned > moved);
+    assert!(store.maintenance().clean_round().is_ok() && store.counters().pages_cleaned > moved);
 }
 
 #[test]
@@ -86,19 +96,19 @@ fn what_a_round_has_emptied_is_not_cleaned_for_again_while_checkpoints_give_it_b
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
     // The checkpoint gives places to the nodes that the round changes.
-    store.checkpoint().expect("a checkpoint");
+    store.maintenance().checkpoint().expect("a checkpoint");
     let mut number = 2000;
-    while !store.cleaning_is_due() {
+    while !store.maintenance().cleaning_is_due() {
         write(&store, number..number + 1, 1);
         number += 1;
     }
-    let free = store.space().free;
+    let free = store.space().now().free;
     assert!(emptied(&store) > 2);
-    assert!(store.space().free < free, "its copies took some, and nothing is free yet");
+    assert!(store.space().now().free < free, "its copies took some, and nothing is free yet");
     // A writer would otherwise begin the next round, and hurry although these segments are nearly free.
-    assert!(!store.cleaning_is_due());
-    (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
-    assert!(!store.cleaning_is_due() && store.space().free > free);
+    assert!(!store.maintenance().cleaning_is_due());
+    (0..2).for_each(|_| store.maintenance().checkpoint().expect("a checkpoint"));
+    assert!(!store.maintenance().cleaning_is_due() && store.space().now().free > free);
 }
 
 #[test]
@@ -107,15 +117,15 @@ fn what_can_be_reserved_does_not_go_with_the_copies_of_a_round() {
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
     let taken = |store: &Store| store.counters().pages_cleaned.div_ceil(u64::from(SEGMENT));
-    let before = store.reservable_blocks();
+    let before = store.space().reservable_blocks();
     let mut least = before;
-    while !matches!(store.clean_step().expect("sound media"), CleaningOutcome::RoundEnded(_)) {
-        least = least.min(store.reservable_blocks());
+    while !matches!(store.maintenance().clean_step().expect("sound media"), CleaningOutcome::RoundEnded(_)) {
+        least = least.min(store.space().reservable_blocks());
     }
     assert!(taken(&store) >= 2, "{} segments for copies", taken(&store));
     assert!(least + u64::from(SEGMENT) >= before, "{least} of {before}");
-    (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
-    assert!(store.reservable_blocks() >= before, "{} of {before}", store.reservable_blocks());
+    (0..2).for_each(|_| store.maintenance().checkpoint().expect("a checkpoint"));
+    assert!(store.space().reservable_blocks() >= before, "{} of {before}", store.space().reservable_blocks());
 }
 
 #[test]
@@ -140,23 +150,26 @@ fn a_round_is_told_with_the_segments_that_died_in_it() {
 fn a_walk_tells_how_many_segments_hold_less_than_was_thought() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
-    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, Lsn(2000)).expect("space");
-    while store.clean_round() == Ok(true) {
-        (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    store
+        .volumes()
+        .clone_numbered(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, Lsn(2000))
+        .expect("space");
+    while store.maintenance().clean_round() == Ok(true) {
+        (0..2).for_each(|_| store.maintenance().checkpoint().expect("a checkpoint"));
     }
     // The copy's blocks are shared, so only a walk of the whole map shows whether they are dead.
     write(&store, 0..1, 3000);
     let walks = store.counters().walks;
-    assert_eq!(store.clean_round(), Ok(false), "the copy needs it");
+    assert_eq!(store.maintenance().clean_round(), Ok(false), "the copy needs it");
     assert_eq!(store.counters().walks, walks + 1);
     write(&store, 0..1000, 4000);
-    store.delete_volume(VolumeId(1), Lsn(6000)).expect("it is there");
-    while store.free_deleted_step().expect("freeing") {}
-    let free = store.space().free;
+    store.volumes().delete(VolumeId(1), Lsn(6000)).expect("it is there");
+    while store.maintenance().free_deleted_step().expect("freeing") {}
+    let free = store.space().now().free;
     let told = emptied(&store);
     assert!(told > 60, "{told} segments of which the copy held most");
-    (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
-    assert!(store.space().free > free + 900, "{} blocks of {free}", store.space().free);
+    (0..2).for_each(|_| store.maintenance().checkpoint().expect("a checkpoint"));
+    assert!(store.space().now().free > free + 900, "{} blocks of {free}", store.space().now().free);
     assert_eq!(findings(&store), []);
 }
 
@@ -166,16 +179,16 @@ fn a_round_that_is_given_up_leaves_its_victims_alone_until_more_of_them_has_died
     write(&store, 0..100, 1);
     write(&store, (0..100).step_by(2), 1000);
     let mut given_up = 0;
-    while store.clean_step() == Ok(CleaningOutcome::Working) {
+    while store.maintenance().clean_step() == Ok(CleaningOutcome::Working) {
         given_up += 1;
         assert!(given_up < 100, "it begins the same round again");
-        store.give_up_round();
+        store.maintenance().give_up_round();
     }
     assert!(given_up > 2, "four segments each time, {given_up} times");
-    assert_eq!(store.clean_step(), Ok(CleaningOutcome::Idle));
+    assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Idle));
     assert_eq!(store.counters().pages_cleaned, 0);
     write(&store, (1..100).step_by(4), 2000);
-    assert_eq!(store.clean_round(), Ok(true));
+    assert_eq!(store.maintenance().clean_round(), Ok(true));
     assert!(store.counters().pages_cleaned > 0, "of these more has died");
     assert_eq!(findings(&store), []);
 }
@@ -195,13 +208,13 @@ fn steps(store: &Store) -> Vec<(u64, u64)> {
     let mut steps = Vec::new();
     let mut before = store.counters();
     loop {
-        let step = store.clean_step().expect("cleaning");
+        let step = store.maintenance().clean_step().expect("cleaning");
         let after = store.counters();
         let blocks = after.pages_cleaned - before.pages_cleaned;
         steps.extend((blocks > 0).then_some((blocks, after.entries_repointed - before.entries_repointed)));
         match step {
             CleaningOutcome::Working => {}
-            CleaningOutcome::NeedsCheckpoint => store.checkpoint_twice().expect("a sound disk"),
+            CleaningOutcome::NeedsCheckpoint => store.maintenance().checkpoint_twice().expect("a sound disk"),
             CleaningOutcome::Idle | CleaningOutcome::RoundEnded(_) => return steps,
         }
         before = store.counters();
@@ -219,9 +232,9 @@ fn a_step_moves_no_more_than_an_eighth_of_a_segment() {
             page_lsn: Lsn(number + 1),
         })
         .collect();
-    store.apply(&vector).expect("space");
+    store.data().apply(&vector).expect("space");
     let cut = StoreChange::Punch { object: FILE, pages: PageNo(0)..PageNo(100), lsn: Lsn(1000) };
-    store.apply(&[cut]).expect("space");
+    store.data().apply(&[cut]).expect("space");
     // The segment is closed once the log is in the next one.
     write(&store, 1000..1200, 1000);
     let steps = steps(&store);
@@ -240,22 +253,23 @@ fn steps_for(holders: u64) -> Vec<(u64, u64)> {
         bytes: page(number),
         page_lsn: Lsn(1),
     };
-    store.apply(&(0..8).map(write_at).collect::<Vec<_>>()).expect("space");
+    store.data().apply(&(0..8).map(write_at).collect::<Vec<_>>()).expect("space");
     for slot in 100..100 + holders - 1 {
         let (to, lsn) = (file(slot), Lsn(slot));
         store
+            .data()
             .apply(&[StoreChange::Clone { transfer: PageTransfer::whole_object(FILE, to), lsn }])
             .expect("space");
     }
     for number in 1000..1600 {
         let (object, bytes) = (file(8), page(number));
         let (at, page_lsn) = (PageNo(number % 4), Lsn(number + 10_000));
-        store.apply(&[StoreChange::Write { object, page: at, bytes, page_lsn }]).expect("space");
+        store.data().apply(&[StoreChange::Write { object, page: at, bytes, page_lsn }]).expect("space");
     }
     let steps = steps(&store);
     assert_eq!(findings(&store), []);
     for slot in [FILE.slot, 100, 100 + holders - 2] {
-        assert_eq!(store.page_lsn(file(slot), PageNo(7)), Ok(Some(Lsn(1))));
+        assert_eq!(store.data().page_lsn(file(slot), PageNo(7)), Ok(Some(Lsn(1))));
     }
     steps
 }

@@ -22,7 +22,7 @@ fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
                     let number = random.below(pages);
                     let least = acknowledged[number as usize].load(Ordering::Acquire);
                     let mut wants = [PageRead::new(object, PageNo(number))];
-                    store.read(&mut wants);
+                    store.data().read(&mut wants);
                     let found = match &wants[0].result {
                         Ok(StoredPage::Hole) => 0,
                         Ok(StoredPage::Page { bytes, .. }) => stamp(bytes),
@@ -37,11 +37,11 @@ fn readers_always_see_whole_pages_no_older_than_what_was_acknowledged() {
             let number = random.below(pages);
             let (bytes, lsn) = (page(page_lsn), Lsn(page_lsn));
             let change = StoreChange::Write { object, page: PageNo(number), bytes, page_lsn: lsn };
-            store.apply(&[change]).expect("space");
+            store.data().apply(&[change]).expect("space");
             acknowledged[number as usize].store(page_lsn, Ordering::Release);
             if page_lsn % 20 == 0 {
-                store.clean_round().expect("cleaning");
-                store.checkpoint().expect("a checkpoint");
+                store.maintenance().clean_round().expect("cleaning");
+                store.maintenance().checkpoint().expect("a checkpoint");
             }
         }
         done.store(true, Ordering::Release);

@@ -17,13 +17,13 @@ fn work(store: &Store, model: Model, work: &mut Work, steps: u64) -> Left {
     let mut left = Left { acknowledged: model.clone(), maybe: model };
     for _ in 0..steps {
         let failed: Result<(), StoreError> = match work.random.below(10) {
-            0 => store.checkpoint(),
-            1 => store.clean_round().map(drop),
-            2 | 3 => store.clean_step().map(drop),
+            0 => store.maintenance().checkpoint(),
+            1 => store.maintenance().clean_round().map(drop),
+            2 | 3 => store.maintenance().clean_step().map(drop),
             _ => {
                 let done = work.vector_for(&left.acknowledged, store).and_then(|vector| {
                     left.maybe.apply(&vector);
-                    store.apply(&vector)
+                    store.data().apply(&vector)
                 });
                 if done.is_ok() {
                     left.acknowledged = left.maybe.clone();
@@ -132,7 +132,7 @@ fn crashes_on_a_small_device_where_pairs_of_pages_of_metadata_are_reused() {
         live_on(Work::of_metadata(seed), seed, SeededRng::new(seed).below(600), (&power, &disk, store), 120);
         // If a crash left one of two copies, the start has written both.
         let store = mount(&disk).expect("it opens");
-        while !store.scrub_step(&mut |finding| panic!("seed {seed}: {finding}")).done {}
+        while !store.maintenance().scrub_step(&mut |finding| panic!("seed {seed}: {finding}")).done {}
         repaired += store.counters().metadata_repaired;
     }
     assert_eq!(repaired, 0, "a crash damages nothing");
@@ -154,7 +154,7 @@ fn a_start_that_once_could_not_read_the_newest_checkpoint_loses_nothing_wherever
             fork.set_faults(DiskFaults::default());
             power.cut_after(cut);
             let begun = store.begin(Incarnation(store.incarnation().0 + 1));
-            let _ = begun.and_then(|()| store.checkpoint());
+            let _ = begun.and_then(|()| store.maintenance().checkpoint());
             drop(store);
             power_back(&power, &fork);
             let when = format!("seed {seed}, cut after {cut}");
@@ -180,7 +180,7 @@ fn a_start_that_once_could_not_read_one_of_the_roots_loses_nothing_wherever_it_i
             fork.heal();
             power.cut_after(cut);
             let begun = store.begin(Incarnation(store.incarnation().0 + 1));
-            let _ = begun.and_then(|()| store.checkpoint());
+            let _ = begun.and_then(|()| store.maintenance().checkpoint());
             drop(store);
             power_back(&power, &fork);
             let when = format!("seed {seed}, root {root}, cut after {cut}");

@@ -19,16 +19,16 @@ fn busy(seed: u64) -> (Arc<SimDisk>, Model) {
     let (mut model, mut work) = (Model::default(), Work::new(seed));
     for step in 0..40 {
         let vector = work.vector(&model);
-        store.apply(&vector).expect("space");
+        store.data().apply(&vector).expect("space");
         model.apply(&vector);
         if step % 13 == 0 || step == 38 {
-            store.checkpoint().expect("a checkpoint");
+            store.maintenance().checkpoint().expect("a checkpoint");
         }
     }
     // Damaged nodes of a deleted volume lose no data, but keep the cleaner from knowing all references. So
     // free them first.
-    while store.free_deleted_step().expect("no faults") {}
-    store.checkpoint().expect("a checkpoint");
+    while store.maintenance().free_deleted_step().expect("no faults") {}
+    store.maintenance().checkpoint().expect("a checkpoint");
     (disk, model)
 }
 
@@ -40,7 +40,7 @@ fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
         let pages: BTreeSet<u64> = domain().into_iter().chain(held.keys().copied()).collect();
         let mut wants: Vec<PageRead> =
             pages.into_iter().map(|page| PageRead::new(object, PageNo(page))).collect();
-        store.read(&mut wants);
+        store.data().read(&mut wants);
         assert_same_in_bulk(store, &wants, when);
         for want in wants {
             let found = match want.result {
@@ -62,7 +62,7 @@ fn errors_but_no_lies(store: &Store, model: &Model, when: &str) -> u64 {
 fn assert_same_in_bulk(store: &Store, wants: &[PageRead], when: &str) {
     let pages: Vec<(ObjectId, PageNo)> = wants.iter().map(|want| (want.object, want.page)).collect();
     let mut told = vec![0; wants.len()];
-    store.read_in_device_order(&pages, &mut |index, found| {
+    store.data().read_in_device_order(&pages, &mut |index, found| {
         told[index] += 1;
         match (found, &wants[index].result) {
             (Ok(None), Ok(StoredPage::Hole)) => {}
@@ -80,13 +80,13 @@ fn assert_same_in_bulk(store: &Store, wants: &[PageRead], when: &str) {
 fn many_pages_come_with_few_reads_and_where_one_fails_each_page_is_read_by_itself() {
     let (_power, disk, store) = fresh(64, 1);
     let vector: Vec<StoreChange> = (0..200).map(|number| write(number, number + 1)).collect();
-    vector.chunks(20).for_each(|some| store.apply(some).expect("space"));
+    vector.chunks(20).for_each(|some| store.data().apply(some).expect("space"));
     let pages: Vec<(ObjectId, PageNo)> = (0..201).rev().map(|number| (FILE, PageNo(number))).collect();
     for fails in [false, true] {
         disk.set_faults(DiskFaults { once_after: fails.then_some(0), ..DiskFaults::default() });
         let before = store.counters().device_reads;
         let mut right = 0;
-        store.read_in_device_order(&pages, &mut |index, found| {
+        store.data().read_in_device_order(&pages, &mut |index, found| {
             let number = pages[index].1.0;
             let found = found.expect("it can be read").map(|(page, page_lsn)| (stamp(page), page_lsn.0));
             assert_eq!(found, (number < 200).then_some((number + 1, number + 1)));
@@ -123,12 +123,12 @@ fn rot_in_any_block_is_an_error_or_harmless_and_never_wrong_bytes() {
 fn clean_all(store: &Store, when: &str) -> u64 {
     let mut emptied = 0;
     for _ in 0..10_000 {
-        match store.clean_step() {
+        match store.maintenance().clean_step() {
             Ok(CleaningOutcome::Working) => {}
             Ok(CleaningOutcome::Idle | CleaningOutcome::RoundEnded(0)) => return emptied,
             Ok(CleaningOutcome::RoundEnded(segments)) => {
                 emptied += segments;
-                (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+                (0..2).for_each(|_| store.maintenance().checkpoint().expect("a checkpoint"));
             }
             other => panic!("{when}: {other:?}"),
         }
@@ -179,7 +179,7 @@ fn what_can_be_read_no_more_when_it_is_to_be_moved_stays_where_it_is() {
         let (fork, bit) = (disk.fork(&sim_disk::PowerSupply::new(), 1), random.below(4096 * 8) as usize);
         let (store, when) = (mount(&fork).expect("it is sound"), format!("block {at}"));
         while store.counters().walks == 0 {
-            assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
+            assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Working));
         }
         fork.rot(at, bit);
         clean_all(&store, &when);
@@ -197,7 +197,7 @@ fn what_can_be_read_no_more_when_it_is_to_be_moved_stays_where_it_is() {
 fn rot_in_the_log_before_its_last_batch_is_refused_and_named() {
     let (_power, disk, store) = fresh(64, 1);
     for page_lsn in 1..=5 {
-        store.apply(&[write(page_lsn, page_lsn)]).expect("space");
+        store.data().apply(&[write(page_lsn, page_lsn)]).expect("space");
     }
     drop(store);
     // Segment 3 is the log's since begin; a chunk here is a block of log entries and one of data.
@@ -236,7 +236,7 @@ fn after_a_failed_write_or_flush_the_log_goes_on_elsewhere_and_nothing_is_lost()
             let vector = work.vector(&model);
             let mut after = model.clone();
             after.apply(&vector);
-            match store.apply(&vector) {
+            match store.data().apply(&vector) {
                 Ok(()) => (model, maybe) = (after, Vec::new()),
                 Err(StoreError::Device(_)) => {
                     failed += 1;
@@ -246,7 +246,7 @@ fn after_a_failed_write_or_flush_the_log_goes_on_elsewhere_and_nothing_is_lost()
                 }
                 Err(error) => panic!("seed {seed}: {error}"),
             }
-            if work.random.once_in(8) && store.checkpoint().is_ok() {
+            if work.random.once_in(8) && store.maintenance().checkpoint().is_ok() {
                 // The failed changes are not in the map, and the log that may have them is not read any more.
                 maybe.clear();
             }
@@ -271,40 +271,43 @@ fn a_full_store_says_so_and_deleting_and_checkpoints_still_work() {
     let (_power, disk, store) = fresh(96, 1);
     let mut written = 0;
     let error = loop {
-        match store.apply(&[write(written, written + 1)]) {
+        match store.data().apply(&[write(written, written + 1)]) {
             Ok(()) => written += 1,
             // The log's entries are dead, and lie between the pages.
-            Err(StoreError::Full) if store.clean_round() == Ok(true) => {
-                store.checkpoint_twice().expect("segments")
+            Err(StoreError::Full) if store.maintenance().clean_round() == Ok(true) => {
+                store.maintenance().checkpoint_twice().expect("segments")
             }
             Err(error) => break error,
         }
     };
     assert_eq!(error, StoreError::Full);
-    assert_eq!(store.reserve(1, store::ReservationEstimate::default()), Err(StoreError::Full));
+    assert_eq!(store.space().reserve(1, store::ReservationEstimate::default()), Err(StoreError::Full));
     assert!(written > 200, "only {written} pages in 1536 blocks");
     for round in 0..30 {
-        store.checkpoint().unwrap_or_else(|error| panic!("round {round}: {error}"));
+        store.maintenance().checkpoint().unwrap_or_else(|error| panic!("round {round}: {error}"));
         let pages = PageNo(round)..PageNo(round + 1);
         let cut = StoreChange::Punch { object: FILE, pages, lsn: Lsn(u64::MAX) };
-        store.apply(&[cut]).unwrap_or_else(|error| panic!("round {round}: {error}: {:?}", store.space()));
+        store
+            .data()
+            .apply(&[cut])
+            .unwrap_or_else(|error| panic!("round {round}: {error}: {:?}", store.space().now()));
     }
-    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(u64::MAX) }]).expect("deleting works");
-    while store.free_deleted_step().expect("freeing") {}
-    store.checkpoint().expect("a checkpoint");
-    store.checkpoint().expect("a checkpoint");
-    store.reserve(20, store::ReservationEstimate::default()).expect("there is space again");
-    store.apply(&[write(1, 1)]).expect("there is space again");
+    store.data().apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(u64::MAX) }]).expect("deleting works");
+    while store.maintenance().free_deleted_step().expect("freeing") {}
+    store.maintenance().checkpoint().expect("a checkpoint");
+    store.maintenance().checkpoint().expect("a checkpoint");
+    store.space().reserve(20, store::ReservationEstimate::default()).expect("there is space again");
+    store.data().apply(&[write(1, 1)]).expect("there is space again");
     assert_eq!(findings(&store), []);
     drop(store);
-    assert_eq!(open(&disk).expect("it opens").page_lsn(FILE, PageNo(1)), Ok(Some(Lsn(1))));
+    assert_eq!(open(&disk).expect("it opens").data().page_lsn(FILE, PageNo(1)), Ok(Some(Lsn(1))));
 }
 
 #[test]
 fn a_full_store_can_be_mounted_any_number_of_times() {
     let (power, disk, store) = fresh(64, 1);
     let mut page_lsn = 0;
-    while store.apply(&[write(page_lsn % 700, page_lsn + 1)]).is_ok() {
+    while store.data().apply(&[write(page_lsn % 700, page_lsn + 1)]).is_ok() {
         page_lsn += 1;
     }
     drop(store);
@@ -312,7 +315,10 @@ fn a_full_store_can_be_mounted_any_number_of_times() {
         let store = mount(&disk).unwrap_or_else(|error| panic!("mount {times}: {error}"));
         let pages = PageNo(times)..PageNo(times + 1);
         let cut = StoreChange::Punch { object: FILE, pages, lsn: Lsn(u64::MAX) };
-        store.apply(&[cut]).unwrap_or_else(|error| panic!("mount {times}: {error}: {:?}", store.space()));
+        store
+            .data()
+            .apply(&[cut])
+            .unwrap_or_else(|error| panic!("mount {times}: {error}: {:?}", store.space().now()));
         drop(store);
         power.cut();
         disk.crash();
@@ -323,9 +329,9 @@ fn a_full_store_can_be_mounted_any_number_of_times() {
 #[test]
 fn starts_after_which_nothing_was_written_use_the_same_segments_again() {
     let (_power, disk, store) = fresh(64, 1);
-    (0..20).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
+    (0..20).for_each(|number| store.data().apply(&[write(number, number + 1)]).expect("space"));
     drop(store);
-    let free = || mount(&disk).expect("it opens again").space().free;
+    let free = || mount(&disk).expect("it opens again").space().now().free;
     // The first one writes nodes, which stay where they are; those after it a pair of segments each.
     let first = [free(), free(), free()][2];
     for _ in 0..6 {
@@ -338,15 +344,15 @@ fn starts_after_which_nothing_was_written_use_the_same_segments_again() {
 fn a_reservation_is_kept() {
     let (_power, _disk, store) = fresh(100, 1);
     let (mut page_lsn, mut reserved) = (0, 0);
-    while store.reserve(8, store::ReservationEstimate::default()).is_ok() {
+    while store.space().reserve(8, store::ReservationEstimate::default()).is_ok() {
         reserved += 8;
     }
     assert!(reserved > 0);
     while reserved > 0 {
         // One page a vector, each in a leaf of its own, which costs the most space.
         page_lsn += 1;
-        store.apply(&[write(page_lsn * 1000, page_lsn)]).expect("it was reserved");
-        store.release(1);
+        store.data().apply(&[write(page_lsn * 1000, page_lsn)]).expect("it was reserved");
+        store.space().release(1);
         reserved -= 1;
     }
 }
@@ -358,11 +364,12 @@ fn overwriting_at_random_goes_on_for_ever_with_a_cleaner() {
     for page_lsn in 1..4000 {
         let number = random.below(600);
         store
+            .data()
             .apply(&[write(number, page_lsn)])
-            .unwrap_or_else(|error| panic!("{page_lsn}: {error}: {:?}", store.space()));
-        if store.is_short_of_space() {
-            store.clean_round().expect("cleaning");
-            store.checkpoint().expect("a checkpoint");
+            .unwrap_or_else(|error| panic!("{page_lsn}: {error}: {:?}", store.space().now()));
+        if store.maintenance().is_short_of_space() {
+            store.maintenance().clean_round().expect("cleaning");
+            store.maintenance().checkpoint().expect("a checkpoint");
         }
     }
     assert!(store.counters().segments_cleaned > 10, "{:?}", store.counters());
@@ -375,9 +382,9 @@ fn one_root_that_cannot_be_read_is_no_reason_to_refuse_a_store_and_two_are() {
         let (_power, disk, store) = fresh(64, 1);
         let (mut model, mut work) = (Model::default(), Work::new(1));
         for _ in 0..checkpoints {
-            store.checkpoint().expect("space");
+            store.maintenance().checkpoint().expect("space");
             let vector = work.vector(&model);
-            store.apply(&vector).expect("space");
+            store.data().apply(&vector).expect("space");
             model.apply(&vector);
         }
         drop(store);
@@ -422,9 +429,9 @@ fn with_changes_in_the_log() -> (Arc<SimDisk>, Model) {
     for slot in [6, 7] {
         (0..20).step_by(2).for_each(|number| vector.push(to(of(slot, 1), number, next())));
     }
-    store.apply(&vector).expect("space");
+    store.data().apply(&vector).expect("space");
     model.apply(&vector);
-    store.checkpoint_twice().expect("no faults");
+    store.maintenance().checkpoint_twice().expect("no faults");
     let cut = StoreChange::Punch { object: of(2, 1), pages: PageNo(100)..PageNo(200), lsn: Lsn(next()) };
     let delete = StoreChange::Delete { object: of(3, 1), lsn: Lsn(next()) };
     let transfer = device::PageTransfer {
@@ -443,7 +450,7 @@ fn with_changes_in_the_log() -> (Arc<SimDisk>, Model) {
         to(of(6, 2), 3, next()),
         StoreChange::Delete { object: of(7, 1), lsn: Lsn(next()) },
     ] {
-        store.apply(std::slice::from_ref(&change)).expect("space");
+        store.data().apply(std::slice::from_ref(&change)).expect("space");
         model.apply(&[change]);
     }
     drop(store);
@@ -478,7 +485,7 @@ fn wants_of(model: &Model) -> Vec<PageRead> {
 /// The number of pages that cannot be read because of a node in `places`. All other pages must be correct.
 fn below_damage(store: &Store, model: &Model, places: &[Block]) -> u64 {
     let (mut wants, mut errors) = (wants_of(model), 0);
-    store.read(&mut wants);
+    store.data().read(&mut wants);
     for want in wants {
         let held = model.objects.get(&want.object.slot);
         let held = held.filter(|(generation, _)| *generation == want.object.generation);

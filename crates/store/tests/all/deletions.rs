@@ -18,8 +18,8 @@ fn fill(store: &Store) {
     };
     let all: Vec<StoreChange> = (0..LEAVES).map(write).collect();
     for some in all.chunks(20) {
-        store.apply(some).expect("space");
-        store.checkpoint().expect("a checkpoint");
+        store.data().apply(some).expect("space");
+        store.maintenance().checkpoint().expect("a checkpoint");
     }
 }
 
@@ -32,17 +32,17 @@ fn a_deletion_reads_no_leaf_and_what_it_held_is_freed_in_steps_that_a_crash_does
     let (power, disk, store) = fresh(2500, 1);
     store.set_cached_nodes_max(64);
     fill(&store);
-    let (live, read) = (store.space().live, store.counters().node_reads);
-    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("space");
+    let (live, read) = (store.space().now().live, store.counters().node_reads);
+    store.data().apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("space");
     assert!(store.counters().node_reads - read < 8, "{} nodes were read", store.counters().node_reads - read);
-    assert_eq!(store.page_lsn(FILE, PageNo(LEAF)), Ok(None));
-    assert!(store.is_freeing());
+    assert_eq!(store.data().page_lsn(FILE, PageNo(LEAF)), Ok(None));
+    assert!(store.maintenance().is_freeing());
     for _ in 0..8 {
-        store.free_deleted_step().expect("freeing");
+        store.maintenance().free_deleted_step().expect("freeing");
     }
     assert!((500..=8 * 256).contains(&freed(&store)), "{} nodes in eight steps", freed(&store));
-    store.checkpoint().expect("a checkpoint");
-    store.free_deleted_step().expect("freeing");
+    store.maintenance().checkpoint().expect("a checkpoint");
+    store.maintenance().free_deleted_step().expect("freeing");
     drop(store);
     power.cut();
     disk.crash();
@@ -51,11 +51,11 @@ fn a_deletion_reads_no_leaf_and_what_it_held_is_freed_in_steps_that_a_crash_does
     let store = mount(&disk).expect("it opens");
     store.set_cached_nodes_max(64);
     assert_eq!(findings(&store), []);
-    assert_eq!(store.page_lsn(FILE, PageNo(LEAF)), Ok(None));
-    while store.free_deleted_step().expect("freeing") {}
+    assert_eq!(store.data().page_lsn(FILE, PageNo(LEAF)), Ok(None));
+    while store.maintenance().free_deleted_step().expect("freeing") {}
     assert!((LEAVES / 4..LEAVES).contains(&freed(&store)), "{} nodes are left", freed(&store));
     assert_eq!(findings(&store), []);
-    assert!(store.space().live < live - LEAVES, "{:?}", store.space());
+    assert!(store.space().now().live < live - LEAVES, "{:?}", store.space().now());
 }
 
 #[test]
@@ -63,23 +63,29 @@ fn a_deletion_is_applied_once_more_by_a_recovery_and_frees_nothing_twice() {
     let (power, disk, store) = fresh(2500, 1);
     fill(&store);
     let copy = VolumeId(1);
-    store.clone_volume(VolumeId::MAIN, copy, store::VolumeMode::Writable, Lsn(1 << 20)).expect("space");
-    store.checkpoint().expect("a checkpoint");
-    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 30) }]).expect("space");
-    while store.free_deleted_step().expect("freeing") {}
+    store
+        .volumes()
+        .clone_numbered(VolumeId::MAIN, copy, store::VolumeMode::Writable, Lsn(1 << 20))
+        .expect("space");
+    store.maintenance().checkpoint().expect("a checkpoint");
+    store.data().apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 30) }]).expect("space");
+    while store.maintenance().free_deleted_step().expect("freeing") {}
     drop(store);
     power.cut();
     disk.crash();
     power.restore();
 
     let store = mount(&disk).expect("it opens");
-    while store.free_deleted_step().expect("freeing") {}
-    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 30) }]).expect("space");
+    while store.maintenance().free_deleted_step().expect("freeing") {}
+    store.data().apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 30) }]).expect("space");
     assert_eq!(findings(&store), []);
-    assert_eq!(store.page_lsn(FILE.in_volume(copy), PageNo(LEAF)), Ok(Some(Lsn(2))));
-    store.apply(&[StoreChange::Delete { object: FILE.in_volume(copy), lsn: Lsn(1 << 31) }]).expect("space");
-    while store.free_deleted_step().expect("freeing") {}
+    assert_eq!(store.data().page_lsn(FILE.in_volume(copy), PageNo(LEAF)), Ok(Some(Lsn(2))));
+    store
+        .data()
+        .apply(&[StoreChange::Delete { object: FILE.in_volume(copy), lsn: Lsn(1 << 31) }])
+        .expect("space");
+    while store.maintenance().free_deleted_step().expect("freeing") {}
     assert_eq!(findings(&store), []);
-    let space = store.space();
+    let space = store.space().now();
     assert!(space.live < 2 * LEAVES, "the last holder of {LEAVES} leaves is gone: {space:?}");
 }

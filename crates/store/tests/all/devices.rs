@@ -14,7 +14,7 @@ const FILE: ObjectId = VolumeId::MAIN.object(1, 1);
 
 fn write(store: &Store, number: u64, stamp: u64) -> Result<(), StoreError> {
     let (page_no, page_lsn) = (PageNo(number), Lsn(stamp));
-    store.apply(&[StoreChange::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }])
+    store.data().apply(&[StoreChange::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }])
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_device_that_fails_trims_keeps_its_space() {
     for round in 1..=6_000 {
         write(&store, round % 8, round).expect("there is space, as next to nothing is live");
         if round % 20 == 0 {
-            store.checkpoint_twice().expect("the disk works");
+            store.maintenance().checkpoint_twice().expect("the disk works");
         }
     }
     let counters = store.counters();
@@ -41,7 +41,7 @@ fn a_block_that_was_never_written_and_cannot_be_read_refuses_no_start() {
         let (power, disk, store) = fresh_of(2048, 48, 1);
         (1..6).for_each(|round| write(&store, round, round).expect("there is space"));
         if is_checkpointed {
-            store.checkpoint_twice().expect("the disk works");
+            store.maintenance().checkpoint_twice().expect("the disk works");
         }
         drop(store);
         power.cut();
@@ -57,7 +57,7 @@ fn a_block_that_was_never_written_and_cannot_be_read_refuses_no_start() {
             let scratched = ScratchedBlocks::new(&disk, scratches);
             let store = Store::open(scratched).expect("nothing that was written is missing");
             for round in 1..6 {
-                let page_lsn = store.page_lsn(FILE, PageNo(round)).expect("its nodes can be read");
+                let page_lsn = store.data().page_lsn(FILE, PageNo(round)).expect("its nodes can be read");
                 assert_eq!(page_lsn, Some(Lsn(round)), "with {} blocks unreadable", scratches.len());
             }
         }
@@ -102,7 +102,7 @@ fn with_something_to_clean(seed: u64) -> (Arc<PowerSupply>, Arc<HookedDisk<ToldO
     for number in (0..200).chain((0..200).step_by(2)) {
         write(&store, number, 1).expect("there is space");
     }
-    store.checkpoint_twice().expect("the disk works");
+    store.maintenance().checkpoint_twice().expect("the disk works");
     (power, told, store)
 }
 
@@ -113,7 +113,8 @@ fn a_failed_flush_fails_what_was_written_before_it_even_where_another_thread_hea
         let (power, told, store) = with_something_to_clean(seed);
         assert!(told.0.step(Phase::Quiet, Phase::Armed));
         let cleaning = store.clone();
-        let cleaner = std::thread::spawn(move || (0..100).any(|_| cleaning.clean_step().is_err()));
+        let cleaner =
+            std::thread::spawn(move || (0..100).any(|_| cleaning.maintenance().clean_step().is_err()));
         told.0.wait_for(Phase::Asked);
         let written = write(&store, 7, 9999);
         assert!(cleaner.join().expect("no panic"), "the cleaner's flush failed");
@@ -123,7 +124,7 @@ fn a_failed_flush_fails_what_was_written_before_it_even_where_another_thread_hea
         told.disk.crash();
         power.restore();
         let store = Store::open(told.clone() as Arc<dyn Device>).expect("a sound store");
-        let page_lsn = store.page_lsn(FILE, PageNo(7)).expect("its nodes can be read");
+        let page_lsn = store.data().page_lsn(FILE, PageNo(7)).expect("its nodes can be read");
         assert!(written.is_err() || page_lsn == Some(Lsn(9999)), "acknowledged, and lost: seed {seed}");
     }
     assert!(refused > 0, "the write never came in time for the flush that failed");
@@ -158,20 +159,21 @@ fn a_start_whose_flush_took_away_what_it_had_read_does_not_go_on_as_if_it_were_t
         // Its writes are in the drive's cache. The next start reads them, and then drops them with a failed
         // flush.
         let store = Store::open(disk.clone()).expect("a sound store");
-        assert_eq!(store.page_lsn(FILE, PageNo(1)).expect("its nodes can be read"), Some(Lsn(2)));
+        assert_eq!(store.data().page_lsn(FILE, PageNo(1)).expect("its nodes can be read"), Some(Lsn(2)));
         let next = Incarnation(store.incarnation().0 + 1);
         disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
         store.begin(next).expect_err("its flush fails");
         disk.set_faults(DiskFaults::default());
         let is_refused = matches!(store.begin(next), Err(StoreError::Stopped { .. }));
         let mut wants = [PageRead::new(FILE, PageNo(1))];
-        store.read(&mut wants);
+        store.data().read(&mut wants);
         assert!(is_refused || wants[0].result.is_ok(), "seed {seed}: {:?}", wants[0].result.as_ref().err());
         drop(store);
         let store = Store::open(disk).expect("what is on the medium is whole");
         store.begin(Incarnation(next.0 + 1)).expect("the disk works");
         assert_eq!(findings(&store), Vec::new(), "seed {seed}");
-        taken += u32::from(store.page_lsn(FILE, PageNo(1)).expect("its nodes can be read") == Some(Lsn(1)));
+        taken +=
+            u32::from(store.data().page_lsn(FILE, PageNo(1)).expect("its nodes can be read") == Some(Lsn(1)));
     }
     assert!(taken > 10, "the flush took the batch away in {taken} of 60 starts");
 }
@@ -194,14 +196,14 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
                     StoreChange::Write { object: FILE, page: page_no, bytes: page(stamp), page_lsn }
                 })
                 .collect();
-            store.reserve(4, ReservationEstimate::default()).expect("space was asked for ahead");
-            store.apply(&vector).expect("it was reserved");
-            store.release(4);
+            store.space().reserve(4, ReservationEstimate::default()).expect("space was asked for ahead");
+            store.data().apply(&vector).expect("it was reserved");
+            store.space().release(4);
             if stamp % 512 == 0 {
-                store.checkpoint_twice().expect("a sound disk");
+                store.maintenance().checkpoint_twice().expect("a sound disk");
             }
-            if store.allocation_is_due() {
-                assert_eq!(store.allocate_ahead(), Ok(true));
+            if store.maintenance().allocation_is_due() {
+                assert_eq!(store.maintenance().allocate_ahead(), Ok(true));
             }
         }
     };
@@ -212,9 +214,9 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
     let again = store.counters().segments_allocated - asked;
     assert!(again < 4 * 8192 / u64::from(SEGMENT) / 10, "{again} segments more for what was there");
     let lsn = Lsn(1 << 40);
-    store.apply(&[StoreChange::Delete { object: FILE, lsn }]).expect("deleting takes no space");
-    while store.free_deleted_step().expect("freeing") {}
-    store.checkpoint_twice().expect("a sound disk");
+    store.data().apply(&[StoreChange::Delete { object: FILE, lsn }]).expect("deleting takes no space");
+    while store.maintenance().free_deleted_step().expect("freeing") {}
+    store.maintenance().checkpoint_twice().expect("a sound disk");
     let left = disk.space_taken();
     assert!(left < filled / 2 && begun < filled / 4, "{begun}, {filled}, then {left} blocks");
 }
@@ -235,20 +237,20 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
         (from..from + 8).map(write).collect()
     };
     for from in (0..12_000).step_by(8) {
-        while store.allocation_is_due() {
-            assert_eq!(store.allocate_ahead(), Ok(true));
+        while store.maintenance().allocation_is_due() {
+            assert_eq!(store.maintenance().allocate_ahead(), Ok(true));
         }
-        store.apply(&vector(FILE, from)).expect("space was asked for ahead");
+        store.data().apply(&vector(FILE, from)).expect("space was asked for ahead");
         if from % 512 == 0 {
-            store.checkpoint_twice().expect("a sound disk");
+            store.maintenance().checkpoint_twice().expect("a sound disk");
         }
     }
     for from in (0..12_000).step_by(2) {
         let cut =
             StoreChange::Punch { object: FILE, pages: PageNo(from)..PageNo(from + 1), lsn: Lsn(1 << 39) };
-        store.apply(&[cut]).expect("cutting takes no space");
+        store.data().apply(&[cut]).expect("cutting takes no space");
         if from % 64 == 0 {
-            store.checkpoint_twice().expect("a sound disk");
+            store.maintenance().checkpoint_twice().expect("a sound disk");
         }
     }
     let known = |pages: u64| ReservationEstimate {
@@ -257,23 +259,26 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
     };
     let mut reserved = 0;
     while reserved < 6000 {
-        match store.reserve(8, known(reserved + 8)) {
+        match store.space().reserve(8, known(reserved + 8)) {
             Ok(()) => reserved += 8,
-            Err(_) => assert_eq!(store.allocate_more(), Ok(true)),
+            Err(_) => assert_eq!(store.maintenance().allocate_more(), Ok(true)),
         }
     }
     let taken = disk.space_taken();
-    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("deleting takes no space");
-    while store.free_deleted_step().expect("freeing") {}
-    store.checkpoint_twice().expect("a sound disk");
+    store
+        .data()
+        .apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 40) }])
+        .expect("deleting takes no space");
+    while store.maintenance().free_deleted_step().expect("freeing") {}
+    store.maintenance().checkpoint_twice().expect("a sound disk");
     assert!(disk.space_taken() < taken, "nothing was given back");
     // Other programs take the space.
     disk.set_space(disk.space_taken());
     for from in (0..6000).step_by(8) {
         apply_reserved(&store, &vector(OTHER, from)).expect("a sound disk");
-        store.release(8);
+        store.space().release(8);
         reserved -= 8;
-        store.set_reservation_estimate(known(reserved));
+        store.space().set_reservation_estimate(known(reserved));
     }
     assert_eq!(findings(&store), []);
 }

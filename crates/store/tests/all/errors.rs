@@ -112,12 +112,12 @@ fn live(fault: Fault, at: u64, seed: u64) -> bool {
     let (mut model, mut work) = (Model::default(), Work::new(seed));
     for step in 0..30 {
         let vector = work.vector(&model);
-        again(&when, || store.apply(&vector));
+        again(&when, || store.data().apply(&vector));
         model.apply(&vector);
         match step % 6 {
-            1 => again(&when, || store.checkpoint()),
-            2 => drop(again(&when, || store.clean_round())),
-            _ => drop(again(&when, || store.clean_step())),
+            1 => again(&when, || store.maintenance().checkpoint()),
+            2 => drop(again(&when, || store.maintenance().clean_round())),
+            _ => drop(again(&when, || store.maintenance().clean_step())),
         }
         if step % 10 == 9 {
             let difference = again(&when, || match model.difference(&store) {

@@ -43,16 +43,19 @@ fn busy() -> (Arc<SimDisk>, Model, Model) {
     let mut cloned = Model::default();
     for step in 0..50 {
         let vector = work.vector(&model);
-        store.apply(&vector).expect("space");
+        store.data().apply(&vector).expect("space");
         model.apply(&vector);
         match step {
-            10 | 20 | 45 => store.checkpoint().expect("a checkpoint"),
+            10 | 20 | 45 => store.maintenance().checkpoint().expect("a checkpoint"),
             30 => {
                 let lsn = Lsn(work.lsn);
-                store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, lsn).expect("space");
+                store
+                    .volumes()
+                    .clone_numbered(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, lsn)
+                    .expect("space");
                 cloned = model.clone();
             }
-            40 => drop(store.clean_round().expect("cleaning")),
+            40 => drop(store.maintenance().clean_round().expect("cleaning")),
             _ => {}
         }
     }
@@ -66,7 +69,7 @@ fn errors(store: &Store, volume: VolumeId, model: &Model, when: &str) -> u64 {
         let object = volume.object(slot, *generation);
         let mut wants: Vec<PageRead> =
             domain().into_iter().map(|page| PageRead::new(object, PageNo(page))).collect();
-        store.read(&mut wants);
+        store.data().read(&mut wants);
         for want in wants {
             let found = match want.result {
                 Ok(StoredPage::Hole) => None,
@@ -133,7 +136,7 @@ fn a_flip_anywhere_is_an_error_a_refusal_or_harmless_and_never_wrong_bytes() {
     for _ in 0..8 {
         before = model.clone();
         let vector = work.vector(&model);
-        store.apply(&vector).expect("space");
+        store.data().apply(&vector).expect("space");
         model.apply(&vector);
     }
     drop(store);
@@ -181,8 +184,8 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
         page_lsn: Lsn(page_lsn),
     };
     let all: Vec<StoreChange> = (0..300).map(|number| write(number, 20_000 + number)).collect();
-    store.apply(&all).expect("space");
-    store.checkpoint().expect("a checkpoint");
+    store.data().apply(&all).expect("space");
+    store.maintenance().checkpoint().expect("a checkpoint");
     let mut stamped = device::pages(1);
     let holds = |at: &Block| {
         disk.read(*at, &mut stamped).expect("readable");
@@ -196,13 +199,14 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
     let mut steps = 0;
     let mut page_lsn = 30_000;
     let last = loop {
-        let so_far = store.scrub_step(&mut |finding| found.push(finding));
+        let so_far = store.maintenance().scrub_step(&mut |finding| found.push(finding));
         steps += 1;
         // Other objects are written during the scrub.
         page_lsn += 1;
         let object = VolumeId::MAIN.object(2000, 1);
         let bytes = page(page_lsn);
         store
+            .data()
             .apply(&[StoreChange::Write {
                 object,
                 page: PageNo(page_lsn % 50),
@@ -210,7 +214,7 @@ fn a_scrub_of_a_store_in_use_finds_every_damaged_block_once_and_names_its_object
                 page_lsn: Lsn(page_lsn),
             }])
             .expect("space");
-        store.clean_step().expect("cleaning");
+        store.maintenance().clean_step().expect("cleaning");
         if so_far.done {
             break so_far;
         }
@@ -237,25 +241,25 @@ fn a_node_that_rots_while_memory_has_it_is_written_again() {
             page_lsn: Lsn(number + 1),
         })
         .collect();
-    store.apply(&all).expect("space");
-    store.checkpoint().expect("a checkpoint");
+    store.data().apply(&all).expect("space");
+    store.maintenance().checkpoint().expect("a checkpoint");
     let nodes = disk.written_blocks().into_iter().filter(|&at| class(&disk, at) == Class::Node);
     nodes.for_each(|at| disk.rot(at, 999));
     let mut found = Vec::new();
     let mut scrub = || loop {
-        let so_far = store.scrub_step(&mut |finding| found.push(finding));
+        let so_far = store.maintenance().scrub_step(&mut |finding| found.push(finding));
         if so_far.done {
             return so_far;
         }
     };
     let first = scrub();
     assert!(first.damaged > 0 && first.rewritten_from_memory == first.damaged, "{first:?}");
-    store.checkpoint().expect("a checkpoint");
+    store.maintenance().checkpoint().expect("a checkpoint");
     assert_eq!(scrub().damaged, 0);
     drop(store);
     let store = open(&disk).expect("it opens");
     assert_eq!(findings(&store), []);
-    assert_eq!(store.page_lsn(file, PageNo(150)), Ok(Some(Lsn(151))));
+    assert_eq!(store.data().page_lsn(file, PageNo(150)), Ok(Some(Lsn(151))));
 }
 
 #[test]

@@ -78,10 +78,10 @@ fn beside(store: &Store, disk: &HookedDisk<Polite>, work: impl FnOnce()) -> u64 
                 let other = VolumeId::MAIN.object(900, 1);
                 if turn == Turn::WriteAndRead || page_lsn == 1_000_000 {
                     page_lsn += 1;
-                    store.apply(&[write(other, page_lsn % 40, page_lsn)]).expect("space");
+                    store.data().apply(&[write(other, page_lsn % 40, page_lsn)]).expect("space");
                 }
                 let mut wants = [PageRead::new(FILE, PageNo(3)), PageRead::new(other, PageNo(page_lsn % 40))];
-                store.read(&mut wants);
+                store.data().read(&mut wants);
                 assert!(matches!(wants[1].result, Ok(StoredPage::Page { .. })));
                 answered.send(()).expect("somebody waits");
             }
@@ -105,25 +105,28 @@ fn used() -> (Arc<HookedDisk<Polite>>, Store) {
     store.begin(device::Incarnation(7)).expect("a higher one");
     store.set_cached_nodes_max(1);
     let all: Vec<StoreChange> = (0..12_000).map(|number| write(FILE, number, number + 1)).collect();
-    all.chunks(100).for_each(|some| store.apply(some).expect("space"));
-    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(15_000)).expect("space");
+    all.chunks(100).for_each(|some| store.data().apply(some).expect("space"));
+    store
+        .volumes()
+        .clone_numbered(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(15_000))
+        .expect("space");
     let some = (0..12_000).step_by(3).map(|number| write(FILE, number, 20_000 + number));
     let some: Vec<StoreChange> = some.collect();
-    some.chunks(100).for_each(|some| store.apply(some).expect("space"));
-    store.delete_volume(VolumeId(1), Lsn(40_000)).expect("space");
-    store.checkpoint().expect("a checkpoint");
+    some.chunks(100).for_each(|some| store.data().apply(some).expect("space"));
+    store.volumes().delete(VolumeId(1), Lsn(40_000)).expect("space");
+    store.maintenance().checkpoint().expect("a checkpoint");
     (disk, store)
 }
 
 #[test]
 fn writers_and_readers_go_on_at_every_call_of_the_cleaner() {
     let (disk, store) = used();
-    while store.free_deleted_step().expect("freeing") {}
+    while store.maintenance().free_deleted_step().expect("freeing") {}
     // Each write causes more cleaning, so cleaning would never end.
     let emptied = || store.counters().segments_cleaned;
     let calls = beside(&store, &disk, || {
         while emptied() < 20 {
-            match store.clean_step().expect("a step") {
+            match store.maintenance().clean_step().expect("a step") {
                 CleaningOutcome::RoundEnded(_) | CleaningOutcome::Working => {}
                 CleaningOutcome::Idle | CleaningOutcome::NeedsCheckpoint => break,
             }
@@ -137,7 +140,7 @@ fn writers_and_readers_go_on_at_every_call_of_the_cleaner() {
 #[test]
 fn writers_and_readers_go_on_at_every_call_of_freeing() {
     let (disk, store) = used();
-    let calls = beside(&store, &disk, || while store.free_deleted_step().expect("freeing") {});
+    let calls = beside(&store, &disk, || while store.maintenance().free_deleted_step().expect("freeing") {});
     assert!(calls > 0, "nothing was read");
     assert_eq!(findings(&store), []);
 }
@@ -146,7 +149,9 @@ fn writers_and_readers_go_on_at_every_call_of_freeing() {
 fn writers_and_readers_go_on_while_nodes_and_data_are_scrubbed() {
     let (disk, store) = used();
     // The first step reads what lies at fixed places, and keeps roots from being written meanwhile.
-    store.scrub_step(&mut |finding| panic!("{finding}"));
-    let calls = beside(&store, &disk, || while !store.scrub_step(&mut |finding| panic!("{finding}")).done {});
+    store.maintenance().scrub_step(&mut |finding| panic!("{finding}"));
+    let calls = beside(&store, &disk, || {
+        while !store.maintenance().scrub_step(&mut |finding| panic!("{finding}")).done {}
+    });
     assert!(calls > 20, "{calls} calls");
 }

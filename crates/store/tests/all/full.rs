@@ -59,7 +59,7 @@ impl Life {
     fn write(&mut self) -> Result<(), StoreError> {
         let slot = self.random.below(FILES);
         let count = 1 + self.random.below(6);
-        self.store().reserve(count, store::ReservationEstimate::default())?;
+        self.store().space().reserve(count, store::ReservationEstimate::default())?;
         let (mut vector, mut after) = (Vec::new(), self.pages.clone());
         for _ in 0..count {
             self.page_lsn += 1;
@@ -74,7 +74,7 @@ impl Life {
             after.insert((slot, number), self.page_lsn);
         }
         let applied = self.apply(&vector, after);
-        self.store().release(count);
+        self.store().space().release(count);
         applied
     }
 
@@ -86,7 +86,7 @@ impl Life {
     }
 
     fn apply(&mut self, vector: &[StoreChange], after: BTreeMap<(u64, u64), u64>) -> Result<(), StoreError> {
-        let outcome = self.store().apply(vector);
+        let outcome = self.store().data().apply(vector);
         match outcome {
             Ok(()) => self.pages = after,
             Err(StoreError::Full) => {}
@@ -105,7 +105,7 @@ impl Life {
         let holds = |pages: &BTreeMap<(u64, u64), u64>| {
             let all = (0..FILES).flat_map(|slot| (0..PAGES).map(move |number| (slot, number)));
             all.into_iter().all(|(slot, number)| {
-                let page_lsn = store.page_lsn(file(slot), PageNo(number)).expect("readable");
+                let page_lsn = store.data().page_lsn(file(slot), PageNo(number)).expect("readable");
                 page_lsn.map(|page_lsn| page_lsn.0) == pages.get(&(slot, number)).copied()
             })
         };
@@ -124,14 +124,14 @@ impl Life {
                 Ok(()) => {}
                 Err(StoreError::Full) => {
                     // As the cache does, allocate in the host file system before cleaning.
-                    if self.store().allocate_more()? {
+                    if self.store().maintenance().allocate_more()? {
                         continue;
                     }
-                    let before = self.store().space().free;
-                    while self.store().clean_round()? {}
-                    self.store().checkpoint()?;
-                    self.store().checkpoint()?;
-                    if self.store().space().free <= before {
+                    let before = self.store().space().now().free;
+                    while self.store().maintenance().clean_round()? {}
+                    self.store().maintenance().checkpoint()?;
+                    self.store().maintenance().checkpoint()?;
+                    if self.store().space().now().free <= before {
                         return Ok(());
                     }
                 }
@@ -147,9 +147,9 @@ impl Life {
             let slot = pages[self.random.below(pages.len() as u64) as usize];
             self.delete(slot)?;
         }
-        while self.store().clean_round()? {}
-        self.store().checkpoint()?;
-        self.store().checkpoint()
+        while self.store().maintenance().clean_round()? {}
+        self.store().maintenance().checkpoint()?;
+        self.store().maintenance().checkpoint()
     }
 }
 
@@ -177,7 +177,7 @@ fn a_hundred_times_full_deleted_from_and_written_to_with_crashes() {
                     crashes += 1;
                     life.recover(&when);
                 }
-                Err(error) => panic!("{when}: {error}: {:?}", life.store().space()),
+                Err(error) => panic!("{when}: {error}: {:?}", life.store().space().now()),
             }
         }
         life.recover(&format!("seed {seed} at the end"));
@@ -216,7 +216,7 @@ fn a_sparse_file_on_a_full_file_system_is_a_smaller_store_through_crashes() {
                     crashes += 1;
                     life.recover(&when);
                 }
-                Err(error) => panic!("{when}: {error}: {:?}", life.store().space()),
+                Err(error) => panic!("{when}: {error}: {:?}", life.store().space().now()),
             }
         }
         life.disk.set_space(SPACE);
@@ -233,13 +233,14 @@ fn a_sparse_file_on_a_full_file_system_is_a_smaller_store_through_crashes() {
 fn a_forgotten_reservation_is_noticed() {
     let (_power, _disk, store) = fresh(100, 1);
     let reservations = |store: &Store| {
-        (0..2000).take_while(|_| store.reserve(1, store::ReservationEstimate::default()).is_ok()).count()
-            as u64
+        (0..2000)
+            .take_while(|_| store.space().reserve(1, store::ReservationEstimate::default()).is_ok())
+            .count() as u64
     };
     let kept = |store: &Store, reserved: u64| {
         (1..=reserved).try_for_each(|page_lsn| {
             let (object, bytes) = (file(1), page(page_lsn));
-            store.apply(&[StoreChange::Write {
+            store.data().apply(&[StoreChange::Write {
                 object,
                 page: PageNo(page_lsn * 1000),
                 bytes,

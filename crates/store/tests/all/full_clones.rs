@@ -86,15 +86,15 @@ impl FullStore {
     /// Writes one page with a reservation. If there is no space, allocates more in the host file system
     /// first, as the cache does.
     fn write(&mut self, slot: u64, number: u64) -> Result<(), StoreError> {
-        while let Err(error) = self.store.reserve(1, ReservationEstimate::default()) {
-            if !self.store.allocate_more()? {
+        while let Err(error) = self.store.space().reserve(1, ReservationEstimate::default()) {
+            if !self.store.maintenance().allocate_more()? {
                 return Err(error);
             }
         }
         let (object, page_lsn) = (VolumeId::MAIN.object(slot, 1), self.next());
         let change = StoreChange::Write { object, page: PageNo(number), bytes: page(page_lsn.0), page_lsn };
         let written = apply_reserved(&self.store, &[change]);
-        self.store.release(1);
+        self.store.space().release(1);
         written
     }
 
@@ -104,7 +104,12 @@ impl FullStore {
         }
         for clone in 1..=self.clones {
             let lsn = self.next();
-            let cloned = self.store.clone_volume(VolumeId::MAIN, VolumeId(clone), VolumeMode::Writable, lsn);
+            let cloned = self.store.volumes().clone_numbered(
+                VolumeId::MAIN,
+                VolumeId(clone),
+                VolumeMode::Writable,
+                lsn,
+            );
             cloned.expect("the store is not full yet");
         }
         let mut number = 0;
@@ -131,7 +136,7 @@ impl FullStore {
                 Err(error) => panic!("{error}"),
             }
             if self.random.once_in(checkpoint_one_in) {
-                self.store.checkpoint().expect("segments");
+                self.store.maintenance().checkpoint().expect("segments");
             }
             // All pages of the files are cut.
             if self.lsn > 40_000 {
@@ -144,7 +149,7 @@ impl FullStore {
         let (volume, file) = (self.random.below(u64::from(self.clones) + 1), self.random.below(self.files));
         let object = VolumeId(volume as u32).object(16 * file + 1, 1);
         let (at, lsn) = (PageNo(AT[self.random.below(2) as usize]), self.next());
-        self.store.apply(&[StoreChange::Punch { object, pages: at..PageNo(at.0 + 1), lsn }])
+        self.store.data().apply(&[StoreChange::Punch { object, pages: at..PageNo(at.0 + 1), lsn }])
     }
 
     /// Keeps one in `one_in` pages of the large file, and then cuts single pages beside the clones, until a
@@ -161,17 +166,17 @@ impl FullStore {
         let object = VolumeId::MAIN.object(LARGE, 1);
         for from in (1..self.large_pages).step_by(one_in as usize) {
             let (pages, lsn) = (PageNo(from)..PageNo(from + one_in - 1), self.next());
-            self.store.apply(&[StoreChange::Punch { object, pages, lsn }]).expect("no clone has them");
+            self.store.data().apply(&[StoreChange::Punch { object, pages, lsn }]).expect("no clone has them");
         }
     }
 
     /// Frees and cleans until nothing more comes back.
     fn tidy(&self) -> Result<(), StoreError> {
-        while self.store.free_deleted_step()? {}
-        while self.store.clean_round()? {
-            self.store.checkpoint_twice()?;
+        while self.store.maintenance().free_deleted_step()? {}
+        while self.store.maintenance().clean_round()? {
+            self.store.maintenance().checkpoint_twice()?;
         }
-        self.store.checkpoint_twice()
+        self.store.maintenance().checkpoint_twice()
     }
 
     /// Deletes all clones in some order, with background work now and then, or never.
@@ -183,9 +188,9 @@ impl FullStore {
             if crashes && self.random.once_in(3) {
                 self.power.cut_after(self.random.below(40));
             }
-            while self.store.volumes().iter().any(|&(volume, _)| volume == VolumeId(clone)) {
+            while self.store.volumes().all().iter().any(|&(volume, _)| volume == VolumeId(clone)) {
                 let lsn = self.next();
-                match self.store.delete_volume(VolumeId(clone), lsn) {
+                match self.store.volumes().delete(VolumeId(clone), lsn) {
                     Ok(()) => {}
                     Err(StoreError::Full) => {
                         self.refused += 1;
@@ -228,12 +233,12 @@ impl FullStore {
         self.power.restore();
         self.tidy().unwrap_or_else(|error| panic!("{when}: {error}"));
         let (object, lsn) = (VolumeId::MAIN.object(LARGE, 1), self.next());
-        let deleted = self.store.apply(&[StoreChange::Delete { object, lsn }]);
-        assert_eq!(deleted, Ok(()), "{when}: {:?}", self.store.space());
+        let deleted = self.store.data().apply(&[StoreChange::Delete { object, lsn }]);
+        assert_eq!(deleted, Ok(()), "{when}: {:?}", self.store.space().now());
         self.tidy().unwrap_or_else(|error| panic!("{when}: {error}"));
         for number in 0..200 {
             let written = self.write(LARGE + 1, number);
-            assert_eq!(written, Ok(()), "{when}: {:?}", self.store.space());
+            assert_eq!(written, Ok(()), "{when}: {:?}", self.store.space().now());
         }
         assert_eq!(findings(&self.store), [], "{when}");
     }
@@ -244,7 +249,7 @@ fn assert_cleaning_wins_space(seed: u64, full: &mut FullStore) {
     full.tidy().expect("no faults");
     for number in 0..full.large_pages / 2 {
         let written = full.write(LARGE + 1, number);
-        assert_eq!(written, Ok(()), "seed {seed}: {:?}", full.store.space());
+        assert_eq!(written, Ok(()), "seed {seed}: {:?}", full.store.space().now());
         full.tidy().expect("no faults");
     }
     assert_eq!(findings(&full.store), []);
@@ -266,9 +271,9 @@ fn dead_space_is_won_after_lives_in_which_the_cleaner_made_a_few_steps() {
         full.thin_out(12);
         for _ in 0..40 {
             for _ in 0..full.random.below(12) {
-                full.store.clean_step().expect("no faults");
+                full.store.maintenance().clean_step().expect("no faults");
                 if full.random.once_in(3) {
-                    full.store.checkpoint().expect("no faults");
+                    full.store.maintenance().checkpoint().expect("no faults");
                 }
             }
             full.power.cut();
@@ -291,11 +296,11 @@ fn a_segment_of_which_a_page_cannot_be_read_is_left_as_it_is() {
     }
     let before = full.store.counters().pages_cleaned;
     for _ in 0..600 {
-        full.store.clean_step().expect("it leaves alone what it cannot read");
+        full.store.maintenance().clean_step().expect("it leaves alone what it cannot read");
     }
     assert_eq!(full.store.counters().pages_cleaned, before);
     full.disk.heal();
-    full.store.retry_stuck_segments();
+    full.store.maintenance().retry_stuck_segments();
     assert_cleaning_wins_space(1, &mut full);
 }
 
@@ -314,7 +319,7 @@ fn delete_all(seeds: impl Iterator<Item = u64>, crashes: bool) -> u64 {
             let when = format!("seed {seed} with {clones} clones");
             let mut full = FullStore::new(seed, clones);
             full.delete_clones(crashes);
-            assert_eq!(full.refused, 0, "{when}: {:?}", full.store.space());
+            assert_eq!(full.refused, 0, "{when}: {:?}", full.store.space().now());
             full.assert_space_comes_back(&when);
             crashed += full.crashes;
         }
@@ -350,7 +355,7 @@ fn each_is_deleted_after_recoveries_that_were_cut_off_again_and_again() {
         full.power.cut();
         full.crash(&StoreError::NotBegun);
         full.delete_clones(false);
-        assert_eq!(full.refused, 0, "seed {seed}: {:?}", full.store.space());
+        assert_eq!(full.refused, 0, "seed {seed}: {:?}", full.store.space().now());
         full.assert_space_comes_back(&format!("seed {seed}"));
     }
 }

@@ -24,10 +24,10 @@ fn fill(store: &Store, from: u64) -> u64 {
         pages_in_same_leaf: pages - pages.div_ceil(128),
     };
     let mut next = from;
-    while store.reserve(8, known(8)).is_ok() {
+    while store.space().reserve(8, known(8)).is_ok() {
         let some: Vec<StoreChange> = (next..next + 8).map(|number| write(number, number + 1)).collect();
         apply_reserved(store, &some).expect("a sound disk");
-        store.release(8);
+        store.space().release(8);
         next += 8;
     }
     next
@@ -35,7 +35,11 @@ fn fill(store: &Store, from: u64) -> u64 {
 
 fn assert_written(store: &Store, pages: u64, when: &str) {
     for number in 0..pages {
-        assert_eq!(store.page_lsn(FILE, PageNo(number)), Ok(Some(Lsn(number + 1))), "{when}: page {number}");
+        assert_eq!(
+            store.data().page_lsn(FILE, PageNo(number)),
+            Ok(Some(Lsn(number + 1))),
+            "{when}: page {number}"
+        );
     }
     assert_eq!(findings(store), [], "{when}");
 }
@@ -50,7 +54,7 @@ fn superblock_of(disk: &SimDisk, at: u64) -> Page {
 fn a_full_store_that_grows_in_use_takes_more_and_is_that_large_from_then_on() {
     let (_power, disk, store) = fresh(64, 1);
     let full = fill(&store, 0);
-    assert_eq!(store.reserve(8, ReservationEstimate::default()), Err(StoreError::Full));
+    assert_eq!(store.space().reserve(8, ReservationEstimate::default()), Err(StoreError::Full));
     assert_eq!(store.grow(Some(blocks_for(200))), Ok(blocks_for(200)));
     assert_eq!(store.total_blocks(), blocks_for(200));
     let more = fill(&store, full);
@@ -100,7 +104,7 @@ fn a_crash_at_any_moment_of_growing_leaves_the_store_whole_and_as_large_as_befor
     let full = fill(&store, 0);
     // The checkpoints free segments, so that the old place of the superblock's copy at the store's old end is
     // surely written to.
-    store.checkpoint_twice().expect("a sound disk");
+    store.maintenance().checkpoint_twice().expect("a sound disk");
     drop(store);
     let (mut as_before, mut as_after) = (0, 0);
     for (cut, seed) in (0..40).flat_map(|cut| (0..6).map(move |seed| (cut, seed))) {
@@ -171,24 +175,24 @@ fn a_round_of_cleaning_goes_on_when_the_store_grows() {
     for number in (0..full).step_by(3) {
         let cut =
             StoreChange::Punch { object: FILE, pages: PageNo(number)..PageNo(number + 1), lsn: Lsn(1 << 40) };
-        store.apply(&[cut]).expect("cutting takes no space");
+        store.data().apply(&[cut]).expect("cutting takes no space");
     }
-    store.checkpoint_twice().expect("a sound disk");
+    store.maintenance().checkpoint_twice().expect("a sound disk");
     for _ in 0..5 {
-        assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
+        assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Working));
     }
     store.grow(Some(blocks_for(250))).expect("a sound disk");
     // These writes lie behind the old end.
     let more = full + 1000;
-    (full..more).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
-    while store.clean_round().expect("a sound disk") {
-        store.checkpoint_twice().expect("a sound disk");
+    (full..more).for_each(|number| store.data().apply(&[write(number, number + 1)]).expect("space"));
+    while store.maintenance().clean_round().expect("a sound disk") {
+        store.maintenance().checkpoint_twice().expect("a sound disk");
     }
     assert!(store.counters().segments_cleaned > 5, "{:?}", store.counters());
     assert_eq!(findings(&store), []);
     drop(store);
     let store = mount(&disk).expect("it opens");
-    let is_there = |number: &u64| store.page_lsn(FILE, PageNo(*number)) == Ok(Some(Lsn(number + 1)));
+    let is_there = |number: &u64| store.data().page_lsn(FILE, PageNo(*number)) == Ok(Some(Lsn(number + 1)));
     assert_eq!((0..more).filter(is_there).count() as u64, more - full.div_ceil(3));
 }
 
@@ -198,16 +202,16 @@ fn a_sparse_store_that_grows_asks_the_file_system_below_for_space_as_it_needs_it
     disk.set_space(u64::MAX);
     format(&disk);
     let store = mount(&disk).expect("a new store");
-    let (before, taken) = (store.space(), disk.space_taken());
+    let (before, taken) = (store.space().now(), disk.space_taken());
     store.grow(Some(blocks_for(1000))).expect("a sound disk");
     assert!(disk.space_taken() < taken + 200, "{taken} blocks, then {}", disk.space_taken());
-    assert_eq!(store.space().total, before.total + (1000 - 64) * u64::from(SEGMENT));
+    assert_eq!(store.space().now().total, before.total + (1000 - 64) * u64::from(SEGMENT));
     for from in (0..8000).step_by(8) {
-        while store.allocation_is_due() {
-            assert_eq!(store.allocate_ahead(), Ok(true));
+        while store.maintenance().allocation_is_due() {
+            assert_eq!(store.maintenance().allocate_ahead(), Ok(true));
         }
         let some: Vec<StoreChange> = (from..from + 8).map(|number| write(number, number + 1)).collect();
-        store.apply(&some).expect("space was asked for ahead");
+        store.data().apply(&some).expect("space was asked for ahead");
     }
     assert_written(&store, 8000, "grown");
 }
@@ -216,15 +220,15 @@ fn a_sparse_store_that_grows_asks_the_file_system_below_for_space_as_it_needs_it
 fn a_scrub_after_growing_failed_with_its_last_flush_finds_nothing_wrong() {
     for seed in 0..20 {
         let (_power, disk, store) = fresh(100, seed);
-        (0..100).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
-        store.checkpoint_twice().expect("ok");
+        (0..100).for_each(|number| store.data().apply(&[write(number, number + 1)]).expect("space"));
+        store.maintenance().checkpoint_twice().expect("ok");
         // The copy, a flush, the superblock; the last flush fails.
         disk.set_faults(sim_disk::DiskFaults { once_after: Some(3), ..Default::default() });
         let grown = store.grow(Some(4 + 200 * 16));
         assert!(grown.is_err());
         disk.set_faults(sim_disk::DiskFaults::default());
         let mut found = Vec::new();
-        while !store.scrub_step(&mut |finding| found.push(finding)).done {}
+        while !store.maintenance().scrub_step(&mut |finding| found.push(finding)).done {}
         assert_eq!(found, [], "seed {seed}: {grown:?}");
     }
 }

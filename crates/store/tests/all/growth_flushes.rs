@@ -73,6 +73,7 @@ fn run(fails: Fails, seed: u64) -> Ran {
     store.begin(Incarnation(store.incarnation().0 + 1)).expect("the disk works");
     for number in (0..200).chain((0..200).step_by(2)) {
         store
+            .data()
             .apply(&[StoreChange::Write {
                 object: FILE,
                 page: PageNo(number),
@@ -81,15 +82,17 @@ fn run(fails: Fails, seed: u64) -> Ran {
             }])
             .expect("space");
     }
-    store.checkpoint_twice().expect("the disk works");
+    store.maintenance().checkpoint_twice().expect("the disk works");
     assert!(two.phases.step(Phase::Quiet, Phase::Armed));
     let cleaning = store.clone();
     let cleaner = std::thread::Builder::new().name("cleaner".into());
-    let cleaner = cleaner.spawn(move || (0..30).for_each(|_| drop(cleaning.clean_step()))).expect("a thread");
+    let cleaner = cleaner
+        .spawn(move || (0..30).for_each(|_| drop(cleaning.maintenance().clean_step())))
+        .expect("a thread");
     two.phases.wait_for(Phase::Asked);
     let grown = store.grow(Some(4 + 200 * u64::from(SEGMENT)));
     cleaner.join().expect("no panic");
-    store.checkpoint_twice().expect("the disk works");
+    store.maintenance().checkpoint_twice().expect("the disk works");
     let found = findings(&store);
     Ran { power, two, grown, found }
 }

@@ -114,7 +114,7 @@ impl Life {
             after.entry(volume).or_default().insert((slot, number), page_lsn.0);
         }
         let outcome = self.change(after, |store| apply_reserved(store, &vector));
-        self.store().release(count);
+        self.store().space().release(count);
         self.reserved -= count;
         outcome
     }
@@ -125,7 +125,7 @@ impl Life {
         for _ in 0..times.max(u64::from(self.reserved == 0)) {
             let more = 1 + self.random.below(30);
             // Up to the last block that any operation may reserve.
-            match self.store().reserve_for_names(more, store::ReservationEstimate::default()) {
+            match self.store().space().reserve_for_names(more, store::ReservationEstimate::default()) {
                 Ok(()) => self.reserved += more,
                 Err(StoreError::Full) if self.reserved > 0 => break,
                 Err(error) => return Err(error),
@@ -145,7 +145,7 @@ impl Life {
             pages: PageNo(from)..PageNo(to),
             lsn,
         };
-        self.change(after, |store| store.apply(&[cut]))
+        self.change(after, |store| store.data().apply(&[cut]))
     }
 
     fn clone_volume(&mut self, from: u32) -> Result<(), StoreError> {
@@ -155,7 +155,7 @@ impl Life {
         let mut after = self.now.clone();
         after.insert(to, self.now[&from].clone());
         self.change(after, |store| {
-            store.clone_volume(VolumeId(from), VolumeId(to), VolumeMode::Writable, lsn)
+            store.volumes().clone_numbered(VolumeId(from), VolumeId(to), VolumeMode::Writable, lsn)
         })
     }
 
@@ -164,7 +164,7 @@ impl Life {
         let lsn = Lsn(self.lsn);
         let mut after = self.now.clone();
         after.remove(&volume);
-        self.change(after, |store| store.delete_volume(VolumeId(volume), lsn))
+        self.change(after, |store| store.volumes().delete(VolumeId(volume), lsn))
     }
 
     /// Compares all pages with the model, from the medium.
@@ -184,10 +184,10 @@ impl Life {
                 let slot = self.random.below(FILES);
                 self.cut(volume, slot)
             }
-            4 => self.store().checkpoint(),
+            4 => self.store().maintenance().checkpoint(),
             5 => self.look(),
-            6..10 => self.store().free_deleted_step().map(drop),
-            10..16 => self.store().clean_step().map(drop),
+            6..10 => self.store().maintenance().free_deleted_step().map(drop),
+            10..16 => self.store().maintenance().clean_step().map(drop),
             _ => self.write(),
         }
     }
@@ -196,15 +196,15 @@ impl Life {
     fn relieve(&mut self) -> Result<(), StoreError> {
         self.fulls += 1;
         let tidy = |store: &Store| {
-            while store.free_deleted_step()? {}
+            while store.maintenance().free_deleted_step()? {}
             for _ in 0..20 {
-                if !store.clean_round()? {
+                if !store.maintenance().clean_round()? {
                     break;
                 }
-                store.checkpoint()?;
+                store.maintenance().checkpoint()?;
             }
-            store.checkpoint()?;
-            store.checkpoint()
+            store.maintenance().checkpoint()?;
+            store.maintenance().checkpoint()
         };
         if self.random.once_in(2) {
             tidy(self.store())?;
@@ -213,8 +213,9 @@ impl Life {
         let all = self.random.once_in(3);
         while self
             .store()
+            .space()
             .reserve(12, store::ReservationEstimate::default())
-            .map(|()| self.store().release(12))
+            .map(|()| self.store().space().release(12))
             .is_err()
             || all
         {
@@ -295,7 +296,7 @@ impl Life {
             match outcome {
                 Ok(()) => {}
                 Err(_) if self.power.is_lost() => self.crash()?,
-                Err(error) => return Err(format!("{error}: {:?}", self.store().space())),
+                Err(error) => return Err(format!("{error}: {:?}", self.store().space().now())),
             }
         }
         self.power.restore();
@@ -305,7 +306,7 @@ impl Life {
 
 /// The difference between a store and its model.
 fn difference(world: &World, store: &Store) -> Option<Wrong> {
-    let volumes: Vec<u32> = store.volumes().into_iter().map(|(volume, _)| volume.0).collect();
+    let volumes: Vec<u32> = store.volumes().all().into_iter().map(|(volume, _)| volume.0).collect();
     if volumes != world.keys().copied().collect::<Vec<_>>() {
         return Some(format!("volumes {volumes:?}"));
     }
@@ -314,7 +315,7 @@ fn difference(world: &World, store: &Store) -> Option<Wrong> {
             let object = file(slot).in_volume(VolumeId(volume));
             let all = (0..PAGES).map(|number| store::PageRead::new(object, PageNo(number)));
             let mut wants: Vec<store::PageRead> = all.collect();
-            store.read(&mut wants);
+            store.data().read(&mut wants);
             for want in wants {
                 let found = match want.result {
                     Ok(store::StoredPage::Hole) => None,

@@ -23,7 +23,7 @@ fn write(store: &Store, object: ObjectId, numbers: impl Iterator<Item = u64>, pa
                 page_lsn: Lsn(page_lsn),
             }
         };
-        store.apply(&some.iter().map(change).collect::<Vec<_>>()).expect("space");
+        store.data().apply(&some.iter().map(change).collect::<Vec<_>>()).expect("space");
     }
 }
 
@@ -32,7 +32,7 @@ fn quarter_dead() -> (Arc<SimDisk>, Store) {
     let (_power, disk, store) = fresh(1500, 1);
     write(&store, FILE, 0..PAGES, 1);
     write(&store, FILE, (0..PAGES).step_by(4), 20_000);
-    store.checkpoint_twice().expect("a sound disk");
+    store.maintenance().checkpoint_twice().expect("a sound disk");
     (disk, store)
 }
 
@@ -41,14 +41,14 @@ fn quarter_dead() -> (Arc<SimDisk>, Store) {
 fn round(store: &Store) -> (u64, u64, bool) {
     let before = store.counters();
     loop {
-        match store.clean_step().expect("a sound disk") {
+        match store.maintenance().clean_step().expect("a sound disk") {
             CleaningOutcome::Working => {}
             CleaningOutcome::RoundEnded(segments) => {
                 let now = store.counters();
                 let nodes = now.nodes_visited + now.node_reads - before.nodes_visited - before.node_reads;
                 return (segments, nodes, now.walks > before.walks);
             }
-            CleaningOutcome::NeedsCheckpoint => store.checkpoint_twice().expect("a sound disk"),
+            CleaningOutcome::NeedsCheckpoint => store.maintenance().checkpoint_twice().expect("a sound disk"),
             CleaningOutcome::Idle => return (0, 0, false),
         }
     }
@@ -66,12 +66,12 @@ fn a_round_reads_the_leaves_of_its_victims_only_where_no_block_is_shared() {
         assert!(emptied > 10 && !walked, "round {number}: {emptied} emptied, walked: {walked}");
         // Each victim has pages of two leaves. Some inner nodes lie above them.
         assert!(nodes < leaves, "round {number}: {nodes} nodes for {emptied} segments, {leaves} leaves");
-        store.checkpoint_twice().expect("a sound disk");
+        store.maintenance().checkpoint_twice().expect("a sound disk");
     }
     assert_eq!(findings(&store), []);
     for number in 0..PAGES {
         let page_lsn = if number % 4 == 0 { 20_000 + number } else { number + 1 };
-        assert_eq!(store.page_lsn(FILE, PageNo(number)), Ok(Some(Lsn(page_lsn))));
+        assert_eq!(store.data().page_lsn(FILE, PageNo(number)), Ok(Some(Lsn(page_lsn))));
     }
 }
 
@@ -81,42 +81,45 @@ fn pages_of_metadata_are_looked_up_in_the_volumes_arenas() {
     write(&store, FILE, 0..PAGES, 1);
     write(&store, ARENA, 0..600, 1);
     write(&store, ARENA, (0..600).step_by(3), 20_000);
-    store.checkpoint_twice().expect("a sound disk");
+    store.maintenance().checkpoint_twice().expect("a sound disk");
     let (mut emptied, mut walks) = (0, 0);
     while let (segments @ 1.., _, walked) = round(&store) {
         emptied += segments;
         walks += u64::from(walked);
-        store.checkpoint_twice().expect("a sound disk");
+        store.maintenance().checkpoint_twice().expect("a sound disk");
     }
     assert!(emptied > 20 && walks == 0, "{emptied} segments, {walks} walks");
     assert_eq!(findings(&store), []);
     for number in 0..600 {
         let page_lsn = if number % 3 == 0 { 20_000 + number } else { number + 1 };
-        assert_eq!(store.page_lsn(ARENA, PageNo(number)), Ok(Some(Lsn(page_lsn))));
+        assert_eq!(store.data().page_lsn(ARENA, PageNo(number)), Ok(Some(Lsn(page_lsn))));
     }
 }
 
 #[test]
 fn what_a_clone_shares_takes_a_walk_and_what_was_written_since_does_not() {
     let (_disk, store) = quarter_dead();
-    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(60_000)).expect("space");
+    store
+        .volumes()
+        .clone_numbered(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(60_000))
+        .expect("space");
     // These writes copy all leaves.
     write(&store, FILE, (1..PAGES).step_by(50), 70_000);
-    store.checkpoint_twice().expect("a sound disk");
+    store.maintenance().checkpoint_twice().expect("a sound disk");
     let mut walked = false;
     for _ in 0..3 {
         walked |= round(&store).2;
-        store.checkpoint_twice().expect("a sound disk");
+        store.maintenance().checkpoint_twice().expect("a sound disk");
     }
     assert!(walked, "others hold the blocks");
     assert_eq!(findings(&store), []);
-    while store.clean_round().expect("a sound disk") {
-        store.checkpoint_twice().expect("a sound disk");
+    while store.maintenance().clean_round().expect("a sound disk") {
+        store.maintenance().checkpoint_twice().expect("a sound disk");
     }
     let other = VolumeId::MAIN.object(9, 1);
     write(&store, other, 0..PAGES / 2, 100_000);
     write(&store, other, (0..PAGES / 2).step_by(4), 120_000);
-    store.checkpoint_twice().expect("a sound disk");
+    store.maintenance().checkpoint_twice().expect("a sound disk");
     let (emptied, _, walked) = round(&store);
     assert!(emptied > 5 && !walked, "{emptied} segments, walked: {walked}");
     assert_eq!(findings(&store), []);
@@ -128,23 +131,23 @@ fn a_block_that_is_shared_while_its_segment_is_cleaned_stays_until_a_walk_has_fo
     for steps in 1..40 {
         let (_disk, store) = quarter_dead();
         for _ in 0..steps {
-            assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
+            assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Working));
         }
         // The distances differ, so that pages are shared one by one.
         let transfer =
             PageTransfer { from: FILE, first: PageNo(0), end: PageNo(PAGES), to: copy, at: PageNo(1) };
-        store.apply(&[StoreChange::Clone { transfer, lsn: Lsn(90_000) }]).expect("space");
+        store.data().apply(&[StoreChange::Clone { transfer, lsn: Lsn(90_000) }]).expect("space");
         for _ in 0..3 {
             round(&store);
-            store.checkpoint_twice().expect("a sound disk");
+            store.maintenance().checkpoint_twice().expect("a sound disk");
         }
         assert_eq!(findings(&store), [], "after {steps} steps");
         for number in (0..PAGES).step_by(61) {
             let page_lsn = Ok(Some(Lsn(if number % 4 == 0 { 20_000 + number } else { number + 1 })));
-            assert_eq!(store.page_lsn(FILE, PageNo(number)), page_lsn);
-            assert_eq!(store.page_lsn(copy, PageNo(number + 1)), page_lsn);
+            assert_eq!(store.data().page_lsn(FILE, PageNo(number)), page_lsn);
+            assert_eq!(store.data().page_lsn(copy, PageNo(number + 1)), page_lsn);
             let mut wants = [store::PageRead::new(copy, PageNo(number + 1))];
-            store.read(&mut wants);
+            store.data().read(&mut wants);
             assert!(
                 matches!(wants[0].result, Ok(store::StoredPage::Page { .. })),
                 "page {number}: {:?}",
@@ -157,15 +160,15 @@ fn a_block_that_is_shared_while_its_segment_is_cleaned_stays_until_a_walk_has_fo
 /// Cleans until no segment is worth it.
 fn clean_all(store: &Store) {
     loop {
-        match store.clean_step().expect("a sound disk") {
+        match store.maintenance().clean_step().expect("a sound disk") {
             CleaningOutcome::Working => {}
             CleaningOutcome::Idle => break,
             CleaningOutcome::NeedsCheckpoint | CleaningOutcome::RoundEnded(_) => {
-                store.checkpoint_twice().expect("a sound disk")
+                store.maintenance().checkpoint_twice().expect("a sound disk")
             }
         }
     }
-    store.checkpoint_twice().expect("a sound disk");
+    store.maintenance().checkpoint_twice().expect("a sound disk");
 }
 
 /// A store in which half of the counted blocks lost their last reference with a deleted clone. Only a walk
@@ -173,12 +176,15 @@ fn clean_all(store: &Store) {
 fn with_counts_too_high() -> (Arc<SimDisk>, Store) {
     let (_power, disk, store) = fresh_of(128, 300, 1);
     write(&store, FILE, 0..PAGES, 1);
-    store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(20_000)).expect("space");
+    store
+        .volumes()
+        .clone_numbered(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(20_000))
+        .expect("space");
     write(&store, FILE, 0..PAGES, 30_000);
-    store.checkpoint().expect("a sound disk");
-    store.delete_volume(VolumeId(1), Lsn(50_000)).expect("space");
-    while store.free_deleted_step().expect("a sound disk") {}
-    store.checkpoint_twice().expect("a sound disk");
+    store.maintenance().checkpoint().expect("a sound disk");
+    store.volumes().delete(VolumeId(1), Lsn(50_000)).expect("space");
+    while store.maintenance().free_deleted_step().expect("a sound disk") {}
+    store.maintenance().checkpoint_twice().expect("a sound disk");
     (disk, store)
 }
 
@@ -187,9 +193,9 @@ fn assert_found_out(store: &Store) {
     let other = VolumeId::MAIN.object(8, 1);
     write(store, other, 0..6000, 60_000);
     write(store, other, (0..6000).step_by(2), 70_000);
-    store.checkpoint_twice().expect("a sound disk");
+    store.maintenance().checkpoint_twice().expect("a sound disk");
     clean_all(store);
-    let live = store.space().live;
+    let live = store.space().now().live;
     assert!(live < 16_000, "14,000 pages and their nodes are live, it thinks {live}: {:?}", store.counters());
     assert_eq!(findings(store), []);
 }
@@ -205,11 +211,11 @@ fn counts_that_are_too_high_are_found_out_after_a_remount() {
 fn counts_that_are_too_high_are_found_out_after_a_walk_that_was_given_up_and_a_remount() {
     let (disk, store) = with_counts_too_high();
     for _ in 0..2 {
-        assert_eq!(store.clean_step(), Ok(CleaningOutcome::Working));
+        assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Working));
     }
-    store.checkpoint().expect("a sound disk");
+    store.maintenance().checkpoint().expect("a sound disk");
     let fork = disk.fork(&sim_disk::PowerSupply::new(), 1);
-    store.give_up_round();
+    store.maintenance().give_up_round();
     assert_found_out(&store);
     assert_found_out(&mount(&fork).expect("it opens"));
 }
@@ -220,19 +226,19 @@ fn a_step_that_looks_up_metadata_reads_no_more_than_a_step_of_a_walk() {
     for leaf in 0..1500 {
         write(&store, ARENA, leaf * 128..leaf * 128 + 1, 1);
         if leaf % 20 == 0 {
-            store.checkpoint().expect("a sound disk");
+            store.maintenance().checkpoint().expect("a sound disk");
         }
     }
     (0..10).for_each(|leaf| write(&store, ARENA, leaf * 128..leaf * 128 + 1, 1_000_000));
     store.set_cached_nodes_max(64);
-    store.checkpoint_twice().expect("a sound disk");
+    store.maintenance().checkpoint_twice().expect("a sound disk");
     let mut most = 0;
     for _ in 0..400 {
         let before = store.counters().node_reads;
-        let cleaning = store.clean_step().expect("a sound disk");
+        let cleaning = store.maintenance().clean_step().expect("a sound disk");
         most = most.max(store.counters().node_reads - before);
         if cleaning != CleaningOutcome::Working {
-            store.checkpoint_twice().expect("a sound disk");
+            store.maintenance().checkpoint_twice().expect("a sound disk");
         }
     }
     assert!((64..=140).contains(&most), "{most} nodes read in one step");
@@ -255,26 +261,28 @@ fn a_head_that_cannot_be_read_for_a_moment_keeps_its_owners() {
                         page_lsn: Lsn(page_lsn),
                     }
                 };
-                store.apply(&some.iter().map(change).collect::<Vec<_>>()).expect("space");
+                store.data().apply(&some.iter().map(change).collect::<Vec<_>>()).expect("space");
             }
         };
         at_once(0..9000, 1);
         // One segment or two are worth it.
         at_once(140..200, 20_000);
-        store.checkpoint_twice().expect("a sound disk");
+        store.maintenance().checkpoint_twice().expect("a sound disk");
         (4..200 * 128 + 4).for_each(|at| disk.damage(device::Block(at), sim_disk::BlockDamage::Unreadable));
         for _ in 0..steps {
-            let _ = store.clean_step();
+            let _ = store.maintenance().clean_step();
         }
         disk.heal();
         loop {
-            match store.clean_step().expect("a sound disk") {
+            match store.maintenance().clean_step().expect("a sound disk") {
                 CleaningOutcome::Working => {}
-                CleaningOutcome::NeedsCheckpoint => store.checkpoint_twice().expect("a sound disk"),
+                CleaningOutcome::NeedsCheckpoint => {
+                    store.maintenance().checkpoint_twice().expect("a sound disk")
+                }
                 CleaningOutcome::RoundEnded(_) | CleaningOutcome::Idle => break,
             }
         }
-        store.checkpoint_twice().expect("a sound disk");
+        store.maintenance().checkpoint_twice().expect("a sound disk");
         assert_eq!(findings(&store), [], "after {steps} steps");
     }
 }

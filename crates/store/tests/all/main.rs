@@ -19,6 +19,7 @@ mod growth_flushes;
 mod list;
 mod lives;
 mod lookups;
+mod maintenance;
 mod model;
 mod owners;
 #[cfg(feature = "planted-bugs")]

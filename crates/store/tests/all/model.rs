@@ -24,21 +24,23 @@ fn run_with(mut work: Work, seed: u64, steps: u64, segments: u64) -> u64 {
                 store = mount(&disk).expect("it opens again");
                 store.set_cached_nodes_max(1);
             }
-            1 | 2 => store.checkpoint().expect("a checkpoint"),
-            3 if work.random.once_in(2) => drop(store.free_deleted_step().expect("freeing")),
-            3 => drop(store.clean_round().expect("cleaning")),
-            4..7 => drop(store.clean_step().expect("a step of cleaning")),
+            1 | 2 => store.maintenance().checkpoint().expect("a checkpoint"),
+            3 if work.random.once_in(2) => drop(store.maintenance().free_deleted_step().expect("freeing")),
+            3 => drop(store.maintenance().clean_round().expect("cleaning")),
+            4..7 => drop(store.maintenance().clean_step().expect("a step of cleaning")),
             _ => {
                 let vector = work.vector_for(&model, &store).expect("folding");
-                apply_with_cleaning(&store, &vector)
-                    .unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}: {:?}", store.space()));
+                apply_with_cleaning(&store, &vector).unwrap_or_else(|error| {
+                    panic!("seed {seed} step {step}: {error}: {:?}", store.space().now())
+                });
                 model.apply(&vector);
             }
         }
-        while store.is_short_of_space()
-            && (store.free_deleted_step().expect("freeing") || store.clean_round().expect("cleaning"))
+        while store.maintenance().is_short_of_space()
+            && (store.maintenance().free_deleted_step().expect("freeing")
+                || store.maintenance().clean_round().expect("cleaning"))
         {
-            store.checkpoint().expect("a checkpoint");
+            store.maintenance().checkpoint().expect("a checkpoint");
         }
         if step % 16 == 0 {
             assert_eq!(model.difference(&store), None, "seed {seed} step {step}");
@@ -84,28 +86,28 @@ fn an_old_cut_leaves_newer_pages_alone_and_a_deletion_none() {
         bytes: page(number),
         page_lsn: Lsn(page_lsn),
     };
-    store.apply(&[write(1, 10), write(2, 20), write(300, 30)]).expect("space");
+    store.data().apply(&[write(1, 10), write(2, 20), write(300, 30)]).expect("space");
     let all = PageNo(0)..PageNo(u64::MAX);
-    store.apply(&[StoreChange::Punch { object, pages: all, lsn: Lsn(20) }]).expect("space");
-    assert_eq!(store.page_lsn(object, PageNo(1)), Ok(None));
-    assert_eq!(store.page_lsn(object, PageNo(2)), Ok(Some(Lsn(20))));
+    store.data().apply(&[StoreChange::Punch { object, pages: all, lsn: Lsn(20) }]).expect("space");
+    assert_eq!(store.data().page_lsn(object, PageNo(1)), Ok(None));
+    assert_eq!(store.data().page_lsn(object, PageNo(2)), Ok(Some(Lsn(20))));
     let cut = |lsn| StoreChange::Punch { object, pages: PageNo(0)..PageNo(u64::MAX), lsn: Lsn(lsn) };
-    store.apply(&[cut(25)]).expect("space");
-    assert_eq!(store.page_lsn(object, PageNo(2)), Ok(None));
-    assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Lsn(30))));
-    assert_eq!(store.newest_lsn(), Lsn(30));
+    store.data().apply(&[cut(25)]).expect("space");
+    assert_eq!(store.data().page_lsn(object, PageNo(2)), Ok(None));
+    assert_eq!(store.data().page_lsn(object, PageNo(300)), Ok(Some(Lsn(30))));
+    assert_eq!(store.data().newest_lsn(), Lsn(30));
     // Many pages or few, with the LSN of the punch.
     let many: Vec<StoreChange> = (200..300).map(|number| write(number, 30)).collect();
-    store.apply(&many).expect("space");
-    store.apply(&[cut(30)]).expect("space");
-    assert_eq!(store.page_lsn(object, PageNo(300)), Ok(Some(Lsn(30))));
-    store.apply(&[cut(31)]).expect("space");
-    store.apply(&[write(1, 40), cut(40)]).expect("space");
-    assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Lsn(40))));
-    store.apply(&many).expect("space");
-    store.apply(&[StoreChange::Delete { object, lsn: Lsn(41) }]).expect("space");
+    store.data().apply(&many).expect("space");
+    store.data().apply(&[cut(30)]).expect("space");
+    assert_eq!(store.data().page_lsn(object, PageNo(300)), Ok(Some(Lsn(30))));
+    store.data().apply(&[cut(31)]).expect("space");
+    store.data().apply(&[write(1, 40), cut(40)]).expect("space");
+    assert_eq!(store.data().page_lsn(object, PageNo(1)), Ok(Some(Lsn(40))));
+    store.data().apply(&many).expect("space");
+    store.data().apply(&[StoreChange::Delete { object, lsn: Lsn(41) }]).expect("space");
     assert_eq!(
-        [1, 200, 299].map(|page| store.page_lsn(object, PageNo(page))),
+        [1, 200, 299].map(|page| store.data().page_lsn(object, PageNo(page))),
         [Ok(None), Ok(None), Ok(None)]
     );
 }
@@ -117,10 +119,10 @@ fn nothing_is_applied_before_an_incarnation_begins_and_none_begins_twice() {
     let cut = StoreChange::Punch { object, pages: PageNo(0)..PageNo(1), lsn: Lsn(1) };
     drop(store);
     let store = open(&disk).expect("it opens");
-    assert!(store.apply(std::slice::from_ref(&cut)).is_err());
+    assert!(store.data().apply(std::slice::from_ref(&cut)).is_err());
     assert!(store.begin(store.incarnation()).is_err());
     store.begin(Incarnation(9)).expect("a higher one");
-    store.apply(&[cut]).expect("begun");
+    store.data().apply(&[cut]).expect("begun");
     drop(store);
     assert_eq!(open(&disk).expect("it opens").incarnation(), Incarnation(9));
 }
@@ -130,16 +132,16 @@ fn what_is_left_behind_is_durable_and_changes_nothing_else() {
     let (power, disk, store) = fresh(64, 1);
     let object = VolumeId::MAIN.object(3, 1);
     let write = StoreChange::Write { object, page: PageNo(1), bytes: page(1), page_lsn: Lsn(10) };
-    store.apply(&[write]).expect("space");
-    store.fence(Lsn(1000)).expect("a checkpoint");
-    store.fence(Lsn(7)).expect("a checkpoint");
+    store.data().apply(&[write]).expect("space");
+    store.data().fence(Lsn(1000)).expect("a checkpoint");
+    store.data().fence(Lsn(7)).expect("a checkpoint");
     drop(store);
     power.cut();
     disk.crash();
     power.restore();
     let store = open(&disk).expect("it opens");
-    assert_eq!(store.newest_lsn(), Lsn(1000));
-    assert_eq!(store.page_lsn(object, PageNo(1)), Ok(Some(Lsn(10))));
+    assert_eq!(store.data().newest_lsn(), Lsn(1000));
+    assert_eq!(store.data().page_lsn(object, PageNo(1)), Ok(Some(Lsn(10))));
 }
 
 /// Clones, moves and punches of ranges, replayed after everything is stored, as a buffer that still has them
@@ -161,38 +163,39 @@ fn what_an_object_has_had_is_not_made_again() {
         to: target,
         at: PageNo(at),
     };
-    let found = |object, page| store.page_lsn(object, PageNo(page)).expect("no faults").map(|lsn| lsn.0);
+    let found =
+        |object, page| store.data().page_lsn(object, PageNo(page)).expect("no faults").map(|lsn| lsn.0);
 
     // A clone, then its target punched and its source written.
     let clone = StoreChange::Clone { transfer: transfer(300, 0), lsn: Lsn(10) };
     let cut = StoreChange::Punch { object: target, pages: PageNo(0)..PageNo(200), lsn: Lsn(11) };
-    store.apply(&[write(source, 1, 5), write(source, 250, 6)]).expect("space");
-    store.apply(&[clone.clone(), cut.clone(), write(source, 250, 12)]).expect("space");
+    store.data().apply(&[write(source, 1, 5), write(source, 250, 6)]).expect("space");
+    store.data().apply(&[clone.clone(), cut.clone(), write(source, 250, 12)]).expect("space");
     for change in [clone, cut] {
-        store.apply(&[change]).expect("space");
+        store.data().apply(&[change]).expect("space");
         assert_eq!((found(target, 1), found(target, 250), found(source, 250)), (None, Some(6), Some(12)));
     }
 
     // A punch, and a clone of older pages into the hole.
     let cut = StoreChange::Punch { object: target, pages: PageNo(0)..PageNo(1000), lsn: Lsn(17) };
     let clone = StoreChange::Clone { transfer: transfer(300, 0), lsn: Lsn(20) };
-    store.apply(&[cut.clone(), clone]).expect("space");
-    store.apply(&[cut]).expect("space");
+    store.data().apply(&[cut.clone(), clone]).expect("space");
+    store.data().apply(&[cut]).expect("space");
     assert_eq!((found(target, 1), found(target, 250)), (Some(5), Some(12)), "the clone is killed");
 
     // A move, and newer pages in its source and in its target.
     let moved = StoreChange::Move { transfer: transfer(300, 1000), lsn: Lsn(30) };
-    store.apply(std::slice::from_ref(&moved)).expect("space");
+    store.data().apply(std::slice::from_ref(&moved)).expect("space");
     assert_eq!((found(source, 1), found(target, 1001)), (None, Some(5)));
-    store.apply(&[write(source, 1, 31), write(target, 1001, 32)]).expect("space");
-    store.apply(&[moved]).expect("space");
+    store.data().apply(&[write(source, 1, 31), write(target, 1001, 32)]).expect("space");
+    store.data().apply(&[moved]).expect("space");
     assert_eq!((found(source, 1), found(target, 1001)), (Some(31), Some(32)));
 
     // A clone whose target is deleted: only the source still has its LSN.
     let clone = StoreChange::Clone { transfer: transfer(300, 5000), lsn: Lsn(40) };
     let delete = StoreChange::Delete { object: target, lsn: Lsn(41) };
-    store.apply(&[clone.clone(), delete, write(source, 2, 42)]).expect("space");
-    store.apply(&[clone]).expect("space");
+    store.data().apply(&[clone.clone(), delete, write(source, 2, 42)]).expect("space");
+    store.data().apply(&[clone]).expect("space");
     assert_eq!((found(target, 5001), found(target, 1001)), (None, None));
     assert_eq!(findings(&store), []);
 }
@@ -201,7 +204,10 @@ fn what_an_object_has_had_is_not_made_again() {
 fn pages_go_from_one_volume_to_another_in_one_batch() {
     let (_power, disk, store) = fresh(96, 1);
     let other = VolumeId(1);
-    store.clone_volume(VolumeId::MAIN, other, store::VolumeMode::Writable, Lsn(1)).expect("space");
+    store
+        .volumes()
+        .clone_numbered(VolumeId::MAIN, other, store::VolumeMode::Writable, Lsn(1))
+        .expect("space");
     let source = VolumeId::MAIN.object(3, 1);
     let target = other.object(9, 2);
     let write = |object, number, page_lsn| StoreChange::Write {
@@ -211,7 +217,7 @@ fn pages_go_from_one_volume_to_another_in_one_batch() {
         page_lsn: Lsn(page_lsn),
     };
     let all: Vec<StoreChange> = (0..400).map(|number| write(source, number, 5 + number)).collect();
-    store.apply(&all).expect("space");
+    store.data().apply(&all).expect("space");
     let to_target = |first, end, at| PageTransfer {
         from: source,
         first: PageNo(first),
@@ -220,6 +226,7 @@ fn pages_go_from_one_volume_to_another_in_one_batch() {
         at: PageNo(at),
     };
     store
+        .data()
         .apply(&[
             StoreChange::Clone { transfer: to_target(0, 128, 256), lsn: Lsn(500) },
             StoreChange::Move { transfer: to_target(200, 300, 0), lsn: Lsn(501) },
@@ -227,7 +234,8 @@ fn pages_go_from_one_volume_to_another_in_one_batch() {
         ])
         .expect("space");
     let found = |store: &store::Store| {
-        let lsn = |object, page| store.page_lsn(object, PageNo(page)).expect("no faults").map(|lsn| lsn.0);
+        let lsn =
+            |object, page| store.data().page_lsn(object, PageNo(page)).expect("no faults").map(|lsn| lsn.0);
         [lsn(source, 5), lsn(source, 250), lsn(target, 261), lsn(target, 0), lsn(target, 1), lsn(target, 99)]
     };
     let expected = [Some(10), None, Some(10), Some(205), Some(502), Some(304)];
@@ -267,13 +275,13 @@ fn a_small_object_of_few_extents_that_are_cut_apart_is_written_and_read() {
         let (_power, disk, store) = fresh(64, 1);
         // Pages of one LSN, as a rescue writes them: four extents of three pages.
         let all = [0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32].map(|number| write(A, number, 5));
-        store.apply(&all).expect("space");
-        store.checkpoint().expect("they are inline");
-        store.apply(std::slice::from_ref(&change)).expect("space");
-        store.checkpoint().expect("a checkpoint");
+        store.data().apply(&all).expect("space");
+        store.maintenance().checkpoint().expect("they are inline");
+        store.data().apply(std::slice::from_ref(&change)).expect("space");
+        store.maintenance().checkpoint().expect("a checkpoint");
         drop(store);
         let store = open(&disk).expect("it opens");
-        assert_eq!(store.page_lsn(A, PageNo(12)), Ok(Some(Lsn(5))), "{change:?}");
+        assert_eq!(store.data().page_lsn(A, PageNo(12)), Ok(Some(Lsn(5))), "{change:?}");
         assert_eq!(findings(&store), [], "{change:?}");
     }
 }
@@ -281,15 +289,15 @@ fn a_small_object_of_few_extents_that_are_cut_apart_is_written_and_read() {
 #[test]
 fn a_cut_that_comes_after_a_later_one_of_other_pages_is_made() {
     let (_power, _disk, store) = fresh(64, 1);
-    store.apply(&[write(A, 1, 5), write(A, 1000, 6)]).expect("space");
+    store.data().apply(&[write(A, 1, 5), write(A, 1000, 6)]).expect("space");
     let cut = |pages: std::ops::Range<u64>, lsn| StoreChange::Punch {
         object: A,
         pages: PageNo(pages.start)..PageNo(pages.end),
         lsn: Lsn(lsn),
     };
-    store.apply(&[cut(1000..1001, 12)]).expect("space");
-    store.apply(&[cut(0..2, 10)]).expect("space");
-    assert_eq!([1, 1000].map(|number| store.page_lsn(A, PageNo(number))), [Ok(None), Ok(None)]);
+    store.data().apply(&[cut(1000..1001, 12)]).expect("space");
+    store.data().apply(&[cut(0..2, 10)]).expect("space");
+    assert_eq!([1, 1000].map(|number| store.data().page_lsn(A, PageNo(number))), [Ok(None), Ok(None)]);
 }
 
 #[test]
@@ -298,10 +306,10 @@ fn the_last_pages_of_an_object_go_where_they_have_a_place_and_nowhere_else() {
     let far = u64::MAX - 5;
     let all: Vec<StoreChange> =
         (0..20).map(|number| write(A, number * 2, 5)).chain([write(A, far, 5)]).collect();
-    store.apply(&all).expect("space");
+    store.data().apply(&all).expect("space");
     let transfer = PageTransfer { from: A, first: PageNo(3), end: PageNo(u64::MAX), to: B, at: PageNo(0) };
-    store.apply(&[StoreChange::Clone { transfer, lsn: Lsn(9) }]).expect("space");
-    assert_eq!(store.page_lsn(B, PageNo(far - 3)), Ok(Some(Lsn(5))));
+    store.data().apply(&[StoreChange::Clone { transfer, lsn: Lsn(9) }]).expect("space");
+    assert_eq!(store.data().page_lsn(B, PageNo(far - 3)), Ok(Some(Lsn(5))));
     assert!(!PageTransfer { at: PageNo(1 << 63), first: PageNo(0), ..transfer }.is_valid());
 }
 
@@ -310,9 +318,9 @@ fn the_last_pages_of_an_object_go_where_they_have_a_place_and_nowhere_else() {
 fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it() {
     let (_power, disk, store) = fresh(100, 1);
     let all: Vec<StoreChange> = (0..300).map(|number| write(A, number, 5 + number)).collect();
-    store.apply(&all).expect("space");
-    store.apply(&[write(B, 0, 400)]).expect("space");
-    (0..2).for_each(|_| store.checkpoint().expect("a checkpoint"));
+    store.data().apply(&all).expect("space");
+    store.data().apply(&[write(B, 0, 400)]).expect("space");
+    (0..2).for_each(|_| store.maintenance().checkpoint().expect("a checkpoint"));
     drop(store);
     let nodes: Vec<Block> = disk
         .written_blocks()
@@ -330,7 +338,7 @@ fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it(
             [one, other].into_iter().for_each(|at| fork.rot(at, 77));
             let Ok(store) = mount(&fork) else { continue };
             // Only the leaf of pages 128 to 255.
-            let is_there = |object, number| store.page_lsn(object, PageNo(number)).is_ok();
+            let is_there = |object, number| store.data().page_lsn(object, PageNo(number)).is_ok();
             if is_there(A, 130) || !is_there(A, 0) || !is_there(A, 260) || !is_there(B, 0) {
                 continue;
             }
@@ -338,8 +346,8 @@ fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it(
             let clone = VolumeId::MAIN.object(5, 1);
             let transfer = PageTransfer::whole_object(A, clone);
             let vector = [StoreChange::Clone { transfer, lsn: Lsn(500) }, write(clone, 130, 501)];
-            assert!(matches!(store.apply(&vector), Err(store::StoreError::Corrupt { .. })));
-            store.apply(&[write(B, 1, 502)]).expect("others go on");
+            assert!(matches!(store.data().apply(&vector), Err(store::StoreError::Corrupt { .. })));
+            store.data().apply(&[write(B, 1, 502)]).expect("others go on");
             drop(store);
             open(&fork).expect("it opens");
         }
@@ -350,10 +358,11 @@ fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it(
 #[test]
 fn the_number_of_a_deleted_volume_is_given_to_no_other() {
     let (_power, _disk, store) = fresh(64, 1);
-    let clone =
-        |to, lsn| store.clone_volume(VolumeId::MAIN, VolumeId(to), store::VolumeMode::Writable, Lsn(lsn));
+    let clone = |to, lsn| {
+        store.volumes().clone_numbered(VolumeId::MAIN, VolumeId(to), store::VolumeMode::Writable, Lsn(lsn))
+    };
     clone(1, 1).expect("space");
-    store.delete_volume(VolumeId(1), Lsn(2)).expect("it goes");
+    store.volumes().delete(VolumeId(1), Lsn(2)).expect("it goes");
     assert_eq!(clone(1, 3), Err(store::StoreError::VolumeExists { volume: VolumeId(1) }));
     clone(2, 4).expect("space");
 }

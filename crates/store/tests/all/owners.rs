@@ -27,7 +27,7 @@ fn lived(seed: u64, segments: u64, steps: u64) -> (Arc<PowerSupply>, Arc<SimDisk
                 clones += 1;
                 work.lsn += 1;
                 let (to, lsn) = (VolumeId(clones), Lsn(work.lsn));
-                let _ = store.clone_volume(VolumeId::MAIN, to, VolumeMode::ReadOnly, lsn);
+                let _ = store.volumes().clone_numbered(VolumeId::MAIN, to, VolumeMode::ReadOnly, lsn);
             }
             1 => {
                 moved += store.counters().pages_cleaned;
@@ -38,18 +38,18 @@ fn lived(seed: u64, segments: u64, steps: u64) -> (Arc<PowerSupply>, Arc<SimDisk
                 store = mount(&disk).unwrap_or_else(|error| panic!("seed {seed} step {step}: {error}"));
                 assert_sound(&store, &model, &format!("seed {seed} step {step}"));
             }
-            2..5 => store.checkpoint().expect("a sound disk"),
-            5..16 => drop(store.clean_step().expect("a sound disk")),
+            2..5 => store.maintenance().checkpoint().expect("a sound disk"),
+            5..16 => drop(store.maintenance().clean_step().expect("a sound disk")),
             _ => {}
         }
     }
     for _ in 0..6 {
-        if store.clean_round() != Ok(true) {
+        if store.maintenance().clean_round() != Ok(true) {
             break;
         }
-        store.checkpoint_twice().expect("a sound disk");
+        store.maintenance().checkpoint_twice().expect("a sound disk");
     }
-    store.checkpoint_twice().expect("a sound disk");
+    store.maintenance().checkpoint_twice().expect("a sound disk");
     moved += store.counters().pages_cleaned;
     assert!(moved > 100, "seed {seed}: {moved} blocks were moved");
     assert_sound(&store, &model, &format!("seed {seed}"));
@@ -110,11 +110,11 @@ fn a_damaged_list_or_chunk_costs_the_owners_of_its_blocks_and_nothing_else() {
 /// Cleans until nothing is left to clean.
 fn clean_all(store: &Store) {
     for _ in 0..1000 {
-        match store.clean_step().expect("a sound disk") {
+        match store.maintenance().clean_step().expect("a sound disk") {
             CleaningOutcome::Working => {}
             CleaningOutcome::RoundEnded(0) | CleaningOutcome::Idle => return,
             CleaningOutcome::RoundEnded(_) | CleaningOutcome::NeedsCheckpoint => {
-                store.checkpoint_twice().expect("space")
+                store.maintenance().checkpoint_twice().expect("space")
             }
         }
     }
@@ -156,17 +156,19 @@ fn a_head_that_cannot_be_read_for_a_while_costs_no_owner() {
         bytes: page(page_lsn),
         page_lsn: Lsn(page_lsn),
     };
-    (0..300).for_each(|number| store.apply(&[write(number, number + 1)]).expect("space"));
-    (0..300).step_by(2).for_each(|number| store.apply(&[write(number, number + 1000)]).expect("space"));
-    store.checkpoint_twice().expect("space");
+    (0..300).for_each(|number| store.data().apply(&[write(number, number + 1)]).expect("space"));
+    (0..300)
+        .step_by(2)
+        .for_each(|number| store.data().apply(&[write(number, number + 1000)]).expect("space"));
+    store.maintenance().checkpoint_twice().expect("space");
     heads(&disk, CHUNK).into_iter().for_each(|at| disk.damage(at, BlockDamage::Unreadable));
-    let _ = store.clean_round();
+    let _ = store.maintenance().clean_round();
     disk.heal();
     assert_eq!(store.counters().pages_cleaned, 0, "what cannot be read stays, and what it names");
     assert_eq!(findings(&store), []);
     drop(store);
     let store = mount(&disk).expect("a sound disk");
-    assert_eq!(store.clean_round(), Ok(true));
+    assert_eq!(store.maintenance().clean_round(), Ok(true));
     assert!(store.counters().pages_cleaned > 0);
     assert_eq!(findings(&store), []);
 }

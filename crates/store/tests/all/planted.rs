@@ -52,17 +52,17 @@ impl Life {
         }
         let worked = match self.dice.below(12) {
             0 => return self.crash(),
-            1 | 2 => self.store.checkpoint(),
-            3 => self.store.clean_round().map(drop),
-            4..8 => self.store.clean_step().map(drop),
+            1 | 2 => self.store.maintenance().checkpoint(),
+            3 => self.store.maintenance().clean_round().map(drop),
+            4..8 => self.store.maintenance().clean_step().map(drop),
             _ => Ok(()),
         };
         if let Err(error) = worked {
             return failed(error);
         }
-        if self.store.is_short_of_space() {
-            let _ = self.store.clean_round();
-            let _ = self.store.checkpoint();
+        if self.store.maintenance().is_short_of_space() {
+            let _ = self.store.maintenance().clean_round();
+            let _ = self.store.maintenance().checkpoint();
         }
         self.model.difference(&self.store)
     }

@@ -198,11 +198,15 @@ fn a_damaged_copy_is_found_by_check_and_mended_from_the_first_also_by_scrub() {
     assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::Copy(Block(last))));
     disk.rot(Block(last), 300);
     let store = open(&disk).expect("nobody needs it");
-    assert_eq!(store.scrub_step(&mut |_| {}).repaired, 0, "nothing is written before an incarnation begins");
-    while !store.scrub_step(&mut |_| {}).done {}
+    assert_eq!(
+        store.maintenance().scrub_step(&mut |_| {}).repaired,
+        0,
+        "nothing is written before an incarnation begins"
+    );
+    while !store.maintenance().scrub_step(&mut |_| {}).done {}
     store.begin(device::Incarnation(9)).expect("a higher one");
     let mut found = Vec::new();
-    let scrubbed = store.scrub_step(&mut |finding| found.push(finding));
+    let scrubbed = store.maintenance().scrub_step(&mut |finding| found.push(finding));
     assert_eq!((scrubbed.damaged, scrubbed.repaired, found.len()), (1, 1, 1), "{found:?}");
     assert_eq!((read(&disk, last), findings(&store)), (read(&disk, 0), vec![]));
 }
@@ -215,7 +219,7 @@ fn a_first_block_of_another_store_is_found_by_scrub_and_restored_from_the_copy_t
     let store = open(&disk).expect("a sound store");
     superblock_with(&disk, 16, b"another");
     let mut found = Vec::new();
-    store.scrub_step(&mut |finding| found.push(finding));
+    store.maintenance().scrub_step(&mut |finding| found.push(finding));
     assert_eq!(found.iter().map(|finding| finding.place).collect::<Vec<_>>(), [Some(Block(0))], "{found:?}");
     drop(store);
     assert_eq!(Store::repair_superblocks(&*disk), Ok(SuperblockRepair::First(Block(last))));

@@ -67,19 +67,19 @@ impl Full {
         if self.random.once_in(2) {
             return;
         }
-        while self.store.reserve(1, ReservationEstimate::default()).is_ok() {
+        while self.store.space().reserve(1, ReservationEstimate::default()).is_ok() {
             let change = self.next();
             apply_reserved(&self.store, &[change]).expect("no faults");
-            self.store.release(1);
+            self.store.space().release(1);
         }
     }
 
     /// Writes one page as the cache does, with a reservation.
     fn write(&mut self) -> Result<(), StoreError> {
-        self.store.reserve(1, ReservationEstimate::default())?;
+        self.store.space().reserve(1, ReservationEstimate::default())?;
         let change = self.next();
-        let outcome = self.store.apply(&[change]);
-        self.store.release(1);
+        let outcome = self.store.data().apply(&[change]);
+        self.store.space().release(1);
         outcome
     }
 
@@ -91,24 +91,35 @@ impl Full {
 
     /// Asserts that all operations that a full store must support succeed.
     fn assert_lives(mut self, when: &str) {
-        self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
-        self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        self.store.maintenance().checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        self.store.maintenance().checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
         for _ in 0..20 {
-            self.store.clean_round().unwrap_or_else(|error| panic!("{when}: cleaning: {error}"));
-            self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+            self.store
+                .maintenance()
+                .clean_round()
+                .unwrap_or_else(|error| panic!("{when}: cleaning: {error}"));
+            self.store
+                .maintenance()
+                .checkpoint()
+                .unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
         }
         let cleaned = self.store.counters().segments_cleaned;
-        assert!(cleaned > 0, "{when}: nothing could be cleaned: {:?}", self.store.space());
+        assert!(cleaned > 0, "{when}: nothing could be cleaned: {:?}", self.store.space().now());
         for slot in 0..FILES {
             self.page_lsn += 1;
             let delete = StoreChange::Delete { object: file(slot), lsn: Lsn(self.page_lsn) };
-            self.store.apply(&[delete]).unwrap_or_else(|error| panic!("{when}: deleting: {error}"));
+            self.store.data().apply(&[delete]).unwrap_or_else(|error| panic!("{when}: deleting: {error}"));
         }
-        while self.store.free_deleted_step().unwrap_or_else(|error| panic!("{when}: freeing: {error}")) {}
-        self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
-        self.store.checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        while self
+            .store
+            .maintenance()
+            .free_deleted_step()
+            .unwrap_or_else(|error| panic!("{when}: freeing: {error}"))
+        {}
+        self.store.maintenance().checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
+        self.store.maintenance().checkpoint().unwrap_or_else(|error| panic!("{when}: a checkpoint: {error}"));
         for _ in 0..200 {
-            self.write().unwrap_or_else(|error| panic!("{when}: {error}: {:?}", self.store.space()));
+            self.write().unwrap_or_else(|error| panic!("{when}: {error}: {:?}", self.store.space().now()));
         }
         assert_eq!(findings(&self.store), [], "{when}");
     }
@@ -162,7 +173,7 @@ fn a_page_written_without_a_reservation_between_crashes_never_uses_up_a_full_sto
                 mount(&full.disk).unwrap_or_else(|error| panic!("seed {seed} cycle {cycle}: {error}"));
             // A cache writes pages from its buffer back without a reservation.
             let change = full.next();
-            match full.store.apply(&[change]) {
+            match full.store.data().apply(&[change]) {
                 Ok(()) | Err(StoreError::Full) => {}
                 Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
             }
@@ -200,7 +211,7 @@ fn checkpoints_that_fail_again_and_again_never_use_up_a_full_store() {
         let full = Full::new(seed);
         full.disk.set_faults(faults(seed));
         for _ in 0..CYCLES {
-            let _ = full.store.checkpoint();
+            let _ = full.store.maintenance().checkpoint();
         }
         full.disk.set_faults(DiskFaults::default());
         full.assert_lives(&format!("seed {seed}"));
@@ -213,7 +224,7 @@ fn copies_that_fail_again_and_again_never_use_up_a_full_store() {
         let full = Full::of(if seed < 6 { FILES } else { 1 }, seed);
         full.disk.set_faults(DiskFaults { write_one_in: 1, ..DiskFaults::default() });
         for _ in 0..CYCLES {
-            let _ = full.store.clean_step();
+            let _ = full.store.maintenance().clean_step();
         }
         full.disk.set_faults(DiskFaults::default());
         full.assert_lives(&format!("seed {seed}"));
@@ -248,7 +259,7 @@ fn roots_that_fail_again_and_again_never_use_up_a_full_store_and_may_be_what_a_c
         full.store.begin(Incarnation(100)).expect("a higher one");
         for cycle in 0..CYCLES {
             rootless.fails.store(1 + full.random.below(3), Ordering::Relaxed);
-            while full.store.checkpoint().is_err() {}
+            while full.store.maintenance().checkpoint().is_err() {}
             match full.write() {
                 Ok(()) | Err(StoreError::Full) => {}
                 Err(error) => panic!("seed {seed} cycle {cycle}: {error}"),
@@ -287,46 +298,54 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
         let mut shared: Vec<u64> = (0..LEAVES * 8).map(|number| number / 8 * 128 + number % 8).collect();
         (1..shared.len()).for_each(|at| shared.swap(at, random.below(at as u64 + 1) as usize));
         for (number, at) in shared.into_iter().zip(0..) {
-            store.apply(&[write(0, number, next()), write(1, at, next())]).expect("space");
+            store.data().apply(&[write(0, number, next()), write(1, at, next())]).expect("space");
         }
         for clone in 1..=CLONES {
             let volume = VolumeId(clone);
-            store.clone_volume(VolumeId::MAIN, volume, VolumeMode::Writable, Lsn(next())).expect("space");
+            store
+                .volumes()
+                .clone_numbered(VolumeId::MAIN, volume, VolumeMode::Writable, Lsn(next()))
+                .expect("space");
             let vector: Vec<StoreChange> = (0..LEAVES)
                 .map(|leaf| write(0, leaf * 128 + 20 + u64::from(clone), next()).in_volume(volume))
                 .collect();
-            store.apply(&vector).expect("space");
-            store.checkpoint().expect("space");
+            store.data().apply(&vector).expect("space");
+            store.maintenance().checkpoint().expect("space");
         }
-        store.apply(&[StoreChange::Delete { object: file(1), lsn: Lsn(next()) }]).expect("space");
+        store.data().apply(&[StoreChange::Delete { object: file(1), lsn: Lsn(next()) }]).expect("space");
         let mut number = 0;
         for cycle in 0..60 {
-            while store.reserve(12, ReservationEstimate::default()).is_ok() {
+            while store.space().reserve(12, ReservationEstimate::default()).is_ok() {
                 let vector: Vec<StoreChange> = (0..12).map(|one| write(2, number + one, next())).collect();
                 number += 12;
-                let written = store.apply(&vector);
-                store.release(12);
+                let written = store.data().apply(&vector);
+                store.space().release(12);
                 if written.is_err() {
                     break;
                 }
             }
-            store.clean_round().expect("no faults");
-            store.checkpoint_twice().expect("from every state there are enough segments");
+            store.maintenance().clean_round().expect("no faults");
+            store.maintenance().checkpoint_twice().expect("from every state there are enough segments");
             // Some of the newest pages are removed, so that cleaning can gain space.
             let at = random.below(number / 64) * 64;
             let cut =
                 StoreChange::Punch { object: file(2), pages: PageNo(at)..PageNo(at + 24), lsn: Lsn(next()) };
-            assert_eq!(store.apply(&[cut]), Ok(()), "seed {seed}, cycle {cycle}: {:?}", store.space());
+            assert_eq!(
+                store.data().apply(&[cut]),
+                Ok(()),
+                "seed {seed}, cycle {cycle}: {:?}",
+                store.space().now()
+            );
         }
         for clone in 1..=CLONES {
-            store.delete_volume(VolumeId(clone), Lsn(next())).expect("a clone can be deleted");
+            store.volumes().delete(VolumeId(clone), Lsn(next())).expect("a clone can be deleted");
         }
-        while store.free_deleted_step().expect("freeing") {}
-        while store.clean_round().expect("no faults") {
-            store.checkpoint_twice().expect("from every state there are enough segments");
+        while store.maintenance().free_deleted_step().expect("freeing") {}
+        while store.maintenance().clean_round().expect("no faults") {
+            store.maintenance().checkpoint_twice().expect("from every state there are enough segments");
         }
-        store.reserve(500, ReservationEstimate::default()).expect("what only clones held is free");
-        store.release(500);
+        store.space().reserve(500, ReservationEstimate::default()).expect("what only clones held is free");
+        store.space().release(500);
         assert_eq!(findings(&store), []);
     }
 }
@@ -349,22 +368,25 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
             };
             // Each in a leaf of its own.
             for slot in 0..files {
-                store.apply(&[write(slot * 256, 0, next())]).expect("space");
+                store.data().apply(&[write(slot * 256, 0, next())]).expect("space");
             }
-            store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, next()).expect("space");
+            store
+                .volumes()
+                .clone_numbered(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, next())
+                .expect("space");
             let mut number = 0;
             loop {
                 let pages = 1 + number % 7;
-                while store.reserve(pages, ReservationEstimate::default()).is_ok() {
+                while store.space().reserve(pages, ReservationEstimate::default()).is_ok() {
                     number += 1;
-                    let written = store.apply(&[write(7, number, next())]);
-                    store.release(pages);
+                    let written = store.data().apply(&[write(7, number, next())]);
+                    store.space().release(pages);
                     if written.is_err() {
                         break;
                     }
                 }
-                let cleaned = store.clean_round().expect("no faults");
-                store.checkpoint_twice().expect("segments");
+                let cleaned = store.maintenance().clean_round().expect("no faults");
+                store.maintenance().checkpoint_twice().expect("segments");
                 if !cleaned {
                     break;
                 }
@@ -373,16 +395,16 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
             for slot in 0..files {
                 let delete =
                     StoreChange::Delete { object: file(slot * 256).in_volume(VolumeId(1)), lsn: next() };
-                if store.apply(&[delete]).is_err() {
+                if store.data().apply(&[delete]).is_err() {
                     break;
                 }
                 deleted += 1;
                 if slot % (1 + seed) == 0 {
-                    store.checkpoint().expect("segments");
+                    store.maintenance().checkpoint().expect("segments");
                 }
             }
-            assert!(deleted > 0, "nothing could be deleted: {:?}", store.space());
-            store.delete_volume(VolumeId(1), next()).expect("a clone can be deleted");
+            assert!(deleted > 0, "nothing could be deleted: {:?}", store.space().now());
+            store.volumes().delete(VolumeId(1), next()).expect("a clone can be deleted");
         }
     }
 }
@@ -400,23 +422,26 @@ fn what_was_reserved_can_be_written_when_a_clone_has_come_to_share_all_of_it() {
         // Half full, in leaves of which each has few pages.
         let pages: Vec<(u64, u64)> = (0..2000).map(|number| (1 + number % 5, number / 5 * 19)).collect();
         for some in pages.chunks(20) {
-            store.reserve(20, ReservationEstimate::default()).expect("space");
+            store.space().reserve(20, ReservationEstimate::default()).expect("space");
             let vector: Vec<StoreChange> =
                 some.iter().map(|&(slot, number)| write(file(slot), number)).collect();
             apply_reserved(&store, &vector).expect("no faults");
-            store.release(20);
+            store.space().release(20);
         }
         let mut reserved = 0;
-        while store.reserve(1, ReservationEstimate::default()).is_ok() {
+        while store.space().reserve(1, ReservationEstimate::default()).is_ok() {
             reserved += 1;
         }
         assert!(reserved > 50, "seed {seed}: {reserved}");
-        store.clone_volume(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(1 << 40)).expect("space");
+        store
+            .volumes()
+            .clone_numbered(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(1 << 40))
+            .expect("space");
         for _ in 0..reserved {
             let (slot, number) = pages[random.below(2000) as usize];
             let volume = VolumeId(random.below(2) as u32);
             apply_reserved(&store, &[write(file(slot).in_volume(volume), number)]).expect("no faults");
-            store.release(1);
+            store.space().release(1);
         }
         assert_eq!(findings(&store), []);
     }

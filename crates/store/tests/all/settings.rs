@@ -90,7 +90,7 @@ fn where_the_device_goes_on_failing_both_roots_agree_before_anything_else_is_ack
         assert_eq!(store.settings().data, expected, "seed {seed}: {outcome:?}");
         let (object, bytes) = (VolumeId::MAIN.object(1, 1), page(1));
         let write = StoreChange::Write { object, page: PageNo(0), bytes, page_lsn: Lsn(1) };
-        store.apply(&[write]).expect("the device works again");
+        store.data().apply(&[write]).expect("the device works again");
         let (disk, found) = after_a_crash((power, disk, store));
         assert_eq!([found, from_the_older_root(&disk)], [expected; 2], "seed {seed}: {outcome:?}");
         *(if outcome.is_ok() { &mut made } else { &mut refused }) += 1;

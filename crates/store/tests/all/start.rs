@@ -112,7 +112,7 @@ fn write(store: &Store, sizes: &[u64], blocks: u64) -> Vec<u64> {
     let mut random = SeededRng::new(5);
     let mut page_lsn = 0;
     let mut sizes = sizes.iter().cycle();
-    while store.blocks_since_checkpoint() < blocks {
+    while store.maintenance().blocks_since_checkpoint() < blocks {
         page_lsn += 1;
         let first = random.below(1000);
         let pages = first..first + sizes.next().expect("a cycle");
@@ -122,7 +122,7 @@ fn write(store: &Store, sizes: &[u64], blocks: u64) -> Vec<u64> {
             bytes: page(page_lsn << 16 | number),
             page_lsn: Lsn(page_lsn),
         };
-        store.apply(&pages.clone().map(change).collect::<Vec<_>>()).expect("space");
+        store.data().apply(&pages.clone().map(change).collect::<Vec<_>>()).expect("space");
         pages.for_each(|number| stamps[number as usize] = page_lsn << 16 | number);
     }
     stamps
@@ -136,7 +136,7 @@ fn assert_holds(store: &Store, stamps: &[u64], when: &str) {
 fn assert_reads(store: &Store, stamps: &[u64], when: &str) {
     let wants = (0..stamps.len() as u64).map(|number| store::PageRead::new(FILE, PageNo(number)));
     let mut wants: Vec<store::PageRead> = wants.collect();
-    store.read(&mut wants);
+    store.data().read(&mut wants);
     for (want, &expected) in wants.iter().zip(stamps) {
         let found = match want.result.as_ref().unwrap_or_else(|error| panic!("{when}: {error}")) {
             store::StoredPage::Hole => 0,
@@ -152,7 +152,7 @@ fn a_start_reads_each_log_extent_with_one_read() {
         let (_power, disk, store) = fresh_large(1);
         let when = format!("vectors of {sizes:?} pages");
         let stamps = write(&store, sizes, 8 * BLOCKS);
-        let stated = store.reads_since_checkpoint();
+        let stated = store.maintenance().reads_since_checkpoint();
         assert!((7..=9).contains(&stated), "{when}: {stated} reads are stated for 8 extents");
         drop(store);
         let counted = counted_disk(&disk);
@@ -161,7 +161,7 @@ fn a_start_reads_each_log_extent_with_one_read() {
         assert!(reads <= stated + OTHERS, "{when}: {reads} reads, {stated} are stated");
         assert_holds(&store, &stamps, &when);
         store.begin(Incarnation(9)).expect("a good disk");
-        assert_eq!(store.reads_since_checkpoint(), 0, "{when}: the log starts anew");
+        assert_eq!(store.maintenance().reads_since_checkpoint(), 0, "{when}: the log starts anew");
         assert_holds(&store, &stamps, &when);
     }
 }
@@ -170,9 +170,9 @@ fn a_start_reads_each_log_extent_with_one_read() {
 fn a_start_within_an_extent_needs_no_more_reads() {
     let (_power, disk, store) = fresh_large(2);
     write(&store, &[5], 3 * BLOCKS + 100);
-    store.checkpoint().expect("space");
+    store.maintenance().checkpoint().expect("space");
     let stamps = write(&store, &[7], 4 * BLOCKS);
-    let stated = store.reads_since_checkpoint();
+    let stated = store.maintenance().reads_since_checkpoint();
     assert!((3..=5).contains(&stated), "{stated}");
     drop(store);
     let counted = counted_disk(&disk);
@@ -181,7 +181,7 @@ fn a_start_within_an_extent_needs_no_more_reads() {
     // Pages written before the checkpoint have other stamps.
     for (number, &expected) in stamps.iter().enumerate().filter(|&(_, &stamp)| stamp != 0) {
         let mut want = [store::PageRead::new(FILE, PageNo(number as u64))];
-        store.read(&mut want);
+        store.data().read(&mut want);
         let found = want[0].result.as_ref().expect("a good disk");
         assert!(matches!(found, store::StoredPage::Page { bytes, .. } if stamp(bytes) == expected));
     }
@@ -272,10 +272,10 @@ fn a_start_leaves_trims_that_it_does_not_need_to_the_next_checkpoint() {
     let trims = || counted.trims.load(Ordering::Relaxed);
     store.begin(Incarnation(9)).expect("a good disk");
     assert_eq!(trims(), 0, "most segments are free");
-    let free = store.space().free;
-    store.checkpoint().expect("space");
+    let free = store.space().now().free;
+    store.maintenance().checkpoint().expect("space");
     assert!(trims() >= 6, "{} trims", trims());
-    assert!(store.space().free > free + (trims() - 1) * BLOCKS, "what was trimmed is free");
+    assert!(store.space().now().free > free + (trims() - 1) * BLOCKS, "what was trimmed is free");
 }
 
 #[test]
@@ -286,18 +286,18 @@ fn a_start_reads_ten_thousand_volumes_at_once_and_nothing_of_what_is_in_them() {
             let (page, bytes) = (PageNo(number), page(number + 1));
             StoreChange::Write { object: FILE, page, bytes, page_lsn: Lsn(number + 1) }
         };
-        store.apply(&(0..1000).map(write).collect::<Vec<_>>()).expect("space");
+        store.data().apply(&(0..1000).map(write).collect::<Vec<_>>()).expect("space");
         for number in 1..=clones {
             let to = VolumeId(number);
             let lsn = Lsn(2000 + u64::from(number));
-            store.clone_volume(VolumeId::MAIN, to, VolumeMode::Writable, lsn).expect("space");
+            store.volumes().clone_numbered(VolumeId::MAIN, to, VolumeMode::Writable, lsn).expect("space");
         }
-        store.checkpoint().expect("a checkpoint");
-        store.checkpoint().expect("a checkpoint");
+        store.maintenance().checkpoint().expect("a checkpoint");
+        store.maintenance().checkpoint().expect("a checkpoint");
         drop(store);
         let counted = counted_disk(&disk);
         let store = opened(&counted);
-        assert_eq!(store.volumes().len() as u32, clones + 1);
+        assert_eq!(store.volumes().all().len() as u32, clones + 1);
         (counted.reads(), store.counters().node_reads)
     };
     let alone = cost(0);

@@ -25,13 +25,16 @@ impl Busy {
         let (mut model, mut work, mut cloned) = (Model::default(), Work::new(seed), Model::default());
         for step in 0..36 {
             let vector = work.vector(&model);
-            store.apply(&vector).expect("space");
+            store.data().apply(&vector).expect("space");
             model.apply(&vector);
             match step {
-                10 | 20 | 33 => store.checkpoint().expect("a checkpoint"),
+                10 | 20 | 33 => store.maintenance().checkpoint().expect("a checkpoint"),
                 25 => {
                     let lsn = Lsn(work.lsn);
-                    store.clone_volume(VolumeId::MAIN, CLONE, VolumeMode::ReadOnly, lsn).expect("space");
+                    store
+                        .volumes()
+                        .clone_numbered(VolumeId::MAIN, CLONE, VolumeMode::ReadOnly, lsn)
+                        .expect("space");
                     cloned = model.clone();
                 }
                 _ => {}
@@ -67,7 +70,7 @@ fn read_all(store: &Store, volume: VolumeId, model: &Model) -> Result<u64, Strin
         let object = ObjectId { volume, slot, generation: *generation };
         let mut wants: Vec<PageRead> =
             domain().into_iter().map(|page| PageRead::new(object, PageNo(page))).collect();
-        store.read(&mut wants);
+        store.data().read(&mut wants);
         for want in wants {
             let found = match want.result {
                 Ok(StoredPage::Hole) => None,
@@ -133,7 +136,7 @@ fn begin(store: &Store) -> Result<(), StoreError> {
 
 fn scrub(store: &Store) -> u64 {
     loop {
-        let so_far = store.scrub_step(&mut |_| {});
+        let so_far = store.maintenance().scrub_step(&mut |_| {});
         if so_far.done {
             return so_far.repaired;
         }
@@ -345,16 +348,19 @@ impl Arena {
         let mut cloned = Model::default();
         for step in 0..36 {
             let vector = work.vector(&model);
-            store.apply(&vector).expect("space");
+            store.data().apply(&vector).expect("space");
             model.apply(&vector);
             stamps.extend(metadata_of(&vector));
             match step {
-                8 | 18 | 30 => store.checkpoint().expect("a checkpoint"),
+                8 | 18 | 30 => store.maintenance().checkpoint().expect("a checkpoint"),
                 // The cleaner moves some of the metadata.
-                12 => drop(store.clean_round().expect("cleaning")),
+                12 => drop(store.maintenance().clean_round().expect("cleaning")),
                 24 => {
                     let lsn = Lsn(work.lsn);
-                    store.clone_volume(VolumeId::MAIN, CLONE, VolumeMode::ReadOnly, lsn).expect("space");
+                    store
+                        .volumes()
+                        .clone_numbered(VolumeId::MAIN, CLONE, VolumeMode::ReadOnly, lsn)
+                        .expect("space");
                     cloned = model.clone();
                 }
                 _ => {}
@@ -364,7 +370,7 @@ impl Arena {
         let object = VolumeId::MAIN.object(2, 100);
         let change =
             StoreChange::Write { object, page: PageNo(0), bytes: page(7), page_lsn: Lsn(work.lsn + 1) };
-        store.apply(std::slice::from_ref(&change)).expect("space");
+        store.data().apply(std::slice::from_ref(&change)).expect("space");
         model.apply(&[change]);
         drop(store);
         let mut blocks: BTreeMap<u64, Vec<Block>> = BTreeMap::new();
@@ -473,7 +479,7 @@ fn pages_of_the_arena_are_read_from_their_copies_by_who_reads_many_too() {
     let pages: Vec<(ObjectId, PageNo)> = held.keys().map(|&number| (object, PageNo(number))).collect();
     assert!(pages.len() > 5);
     let mut found = BTreeMap::new();
-    store.read_in_device_order(&pages, &mut |index, page| {
+    store.data().read_in_device_order(&pages, &mut |index, page| {
         let (bytes, page_lsn) = page.expect("its copy is whole").expect("no hole");
         assert!(found.insert(pages[index].1.0, (stamp(bytes), page_lsn.0)).is_none(), "each once");
     });
@@ -493,8 +499,8 @@ fn a_page_of_the_arena_that_is_lost_in_both_copies_is_an_error_with_its_place_an
             let store = mount(&disk).expect("nothing is refused");
             errors += lost_only(&arena.busy, &store, *stamp, blocks)
                 .unwrap_or_else(|wrong| panic!("seed {seed}, blocks {blocks:?}: {wrong}"));
-            while store.clean_round().expect("others are cleaned") {
-                store.checkpoint_twice().expect("checkpoints");
+            while store.maintenance().clean_round().expect("others are cleaned") {
+                store.maintenance().checkpoint_twice().expect("checkpoints");
             }
             lost_only(&arena.busy, &store, *stamp, blocks)
                 .unwrap_or_else(|wrong| panic!("seed {seed}, blocks {blocks:?}, cleaned: {wrong}"));
@@ -512,7 +518,7 @@ fn lost_only(busy: &Busy, store: &Store, stamp_lost: u64, blocks: &[Block]) -> R
             let object = ObjectId { volume, slot, generation: *generation };
             for (&number, &(expected, _)) in held {
                 let mut wants = [PageRead::new(object, PageNo(number))];
-                store.read(&mut wants);
+                store.data().read(&mut wants);
                 match &wants[0].result {
                     Ok(StoredPage::Page { bytes, .. })
                         if stamp(bytes) == expected && expected != stamp_lost => {}
@@ -544,8 +550,8 @@ fn the_cleaner_moves_a_page_of_the_arena_of_which_one_copy_is_damaged_to_a_pair(
             let store = mount(&disk).expect("a sound store");
             // Damage one block of each pair.
             arena.blocks.values().for_each(|blocks| disk.damage(blocks[seed as usize % 2], damage));
-            while store.clean_round().expect("cleaning") {
-                store.checkpoint_twice().expect("checkpoints");
+            while store.maintenance().clean_round().expect("cleaning") {
+                store.maintenance().checkpoint_twice().expect("checkpoints");
             }
             moved += store.counters().pages_cleaned;
             assert_eq!(arena.busy.missing(&store), None, "seed {seed}");
@@ -567,7 +573,7 @@ fn torn_vectors(seed: u64) -> Result<(u64, u64), String> {
         page_lsn: Lsn(page_lsn),
     };
     let old: Vec<StoreChange> = (0..10).map(|number| write(0, number, 10 + number)).collect();
-    store.apply(&old).expect("space");
+    store.data().apply(&old).expect("space");
     drop(store);
     let mut model = Model::default();
     model.apply(&old);
@@ -585,7 +591,7 @@ fn torn_vectors(seed: u64) -> Result<(u64, u64), String> {
         let disk = disk.fork(&power, seed << 10 | cut);
         let store = mount(&disk).map_err(|error| error.to_string())?;
         power.cut_after(cut);
-        let acknowledged = store.apply(&new).is_ok();
+        let acknowledged = store.data().apply(&new).is_ok();
         let cut_short = power.is_lost();
         drop(store);
         power.cut();
@@ -638,12 +644,12 @@ fn pages_of_metadata_that_only_a_cache_has_are_written_again_by_the_start_that_r
         let (mut model, mut work) = (Model::default(), Work::of_metadata(seed));
         for _ in 0..3 {
             let vector = work.vector(&model);
-            store.apply(&vector).expect("space");
+            store.data().apply(&vector).expect("space");
             model.apply(&vector);
         }
         let vector = work.vector(&model);
         disk.set_faults(DiskFaults { flush_one_in: 1, ..DiskFaults::default() });
-        store.apply(&vector).expect_err("its flush fails");
+        store.data().apply(&vector).expect_err("its flush fails");
         disk.set_faults(DiskFaults::default());
         // The process ends and another one starts, without a power cut.
         drop(store);

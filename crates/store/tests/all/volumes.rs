@@ -16,7 +16,7 @@ fn write(object: ObjectId, number: u64, page_lsn: u64) -> StoreChange {
 
 fn stamp_of(store: &Store, volume: VolumeId, number: u64) -> Option<u64> {
     let mut wants = [PageRead::new(FILE.in_volume(volume), PageNo(number))];
-    store.read(&mut wants);
+    store.data().read(&mut wants);
     match &wants[0].result {
         Ok(StoredPage::Hole) => None,
         Ok(StoredPage::Page { bytes, .. }) => Some(stamp(bytes)),
@@ -26,24 +26,24 @@ fn stamp_of(store: &Store, volume: VolumeId, number: u64) -> Option<u64> {
 
 /// Frees and cleans until nothing more comes back.
 fn settle(store: &Store) {
-    while store.free_deleted_step().expect("freeing") {}
-    while store.clean_round().expect("cleaning") {
-        store.checkpoint().expect("a checkpoint");
+    while store.maintenance().free_deleted_step().expect("freeing") {}
+    while store.maintenance().clean_round().expect("cleaning") {
+        store.maintenance().checkpoint().expect("a checkpoint");
     }
-    store.checkpoint().expect("a checkpoint");
-    store.checkpoint().expect("a checkpoint");
+    store.maintenance().checkpoint().expect("a checkpoint");
+    store.maintenance().checkpoint().expect("a checkpoint");
 }
 
 #[test]
 fn a_clone_and_its_source_do_not_see_each_other_s_changes() {
     let (_power, disk, store) = fresh(100, 1);
     let all: Vec<StoreChange> = (0..200).map(|number| write(FILE, number, number + 1)).collect();
-    store.apply(&all).expect("space");
-    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(300)).expect("space");
-    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::ReadOnly, Lsn(301)).expect("space");
-    store.apply(&[write(FILE, 5, 1000)]).expect("space");
-    store.apply(&[write(FILE.in_volume(VolumeId(1)), 5, 2000)]).expect("space");
-    store.apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(3000) }]).expect("space");
+    store.data().apply(&all).expect("space");
+    store.volumes().clone_numbered(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(300)).expect("space");
+    store.volumes().clone_numbered(VolumeId(1), VolumeId(2), VolumeMode::ReadOnly, Lsn(301)).expect("space");
+    store.data().apply(&[write(FILE, 5, 1000)]).expect("space");
+    store.data().apply(&[write(FILE.in_volume(VolumeId(1)), 5, 2000)]).expect("space");
+    store.data().apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(3000) }]).expect("space");
     let seen = |store: &Store| [0, 1, 2].map(|volume| stamp_of(store, VolumeId(volume), 5));
     assert_eq!(seen(&store), [None, Some(2000), Some(6)]);
     assert_eq!(stamp_of(&store, VolumeId(1), 150), Some(151));
@@ -52,28 +52,28 @@ fn a_clone_and_its_source_do_not_see_each_other_s_changes() {
     assert_eq!(seen(&store), [None, Some(2000), Some(6)]);
     assert_eq!(findings(&store), []);
     let modes = [VolumeMode::Writable, VolumeMode::Writable, VolumeMode::ReadOnly];
-    assert_eq!(store.volumes().into_iter().map(|(_, mode)| mode).collect::<Vec<_>>(), modes);
+    assert_eq!(store.volumes().all().into_iter().map(|(_, mode)| mode).collect::<Vec<_>>(), modes);
 }
 
 #[test]
 fn what_cannot_be_cloned_changed_or_deleted_is_refused_with_nothing_changed() {
     let (_power, _disk, store) = fresh(64, 1);
     let [one, two] = [VolumeId(1), VolumeId(2)];
-    let clone = |from, to| store.clone_volume(from, to, VolumeMode::ReadOnly, Lsn(1));
+    let clone = |from, to| store.volumes().clone_numbered(from, to, VolumeMode::ReadOnly, Lsn(1));
     clone(MAIN, one).expect("space");
     assert_eq!(clone(MAIN, one), Err(StoreError::VolumeExists { volume: one }));
     assert_eq!(clone(two, VolumeId(3)), Err(StoreError::NoSuchVolume { volume: two }));
     assert_eq!(
-        store.apply(&[write(FILE.in_volume(one), 1, 1)]),
+        store.data().apply(&[write(FILE.in_volume(one), 1, 1)]),
         Err(StoreError::ReadOnlyVolume { volume: one })
     );
     assert_eq!(
-        store.apply(&[write(FILE.in_volume(two), 1, 1)]),
+        store.data().apply(&[write(FILE.in_volume(two), 1, 1)]),
         Err(StoreError::NoSuchVolume { volume: two })
     );
-    assert_eq!(store.delete_volume(two, Lsn(2)), Err(StoreError::NoSuchVolume { volume: two }));
-    assert_eq!(store.delete_volume(MAIN, Lsn(2)), Err(StoreError::MainVolume));
-    assert_eq!(store.volumes().len(), 2);
+    assert_eq!(store.volumes().delete(two, Lsn(2)), Err(StoreError::NoSuchVolume { volume: two }));
+    assert_eq!(store.volumes().delete(MAIN, Lsn(2)), Err(StoreError::MainVolume));
+    assert_eq!(store.volumes().all().len(), 2);
     assert_eq!(findings(&store), []);
 }
 
@@ -105,7 +105,7 @@ impl Life {
     fn on(segments: u64, seed: u64) -> Life {
         let (power, disk, store) = fresh(segments, seed);
         let all: Vec<StoreChange> = (0..PAGES).map(|number| write(FILE, number, number + 1)).collect();
-        store.apply(&all).expect("space");
+        store.data().apply(&all).expect("space");
         Life {
             power,
             disk,
@@ -134,12 +134,17 @@ impl Life {
             0..3 if self.volumes.len() < self.most => {
                 let to = self.next;
                 self.next += 1;
-                self.store.clone_volume(VolumeId(volume), VolumeId(to), VolumeMode::Writable, lsn)?;
+                self.store.volumes().clone_numbered(
+                    VolumeId(volume),
+                    VolumeId(to),
+                    VolumeMode::Writable,
+                    lsn,
+                )?;
                 let held = self.volumes[&volume].clone();
                 self.volumes.insert(to, held);
             }
             3 | 4 if volume != 0 => {
-                self.store.delete_volume(VolumeId(volume), lsn)?;
+                self.store.volumes().delete(VolumeId(volume), lsn)?;
                 self.volumes.remove(&volume);
             }
             5 => {
@@ -150,7 +155,7 @@ impl Life {
                     pages: pages.clone(),
                     lsn,
                 };
-                self.store.apply(&[cut])?;
+                self.store.data().apply(&[cut])?;
                 let held = self.volumes.get_mut(&volume).expect("chosen from them");
                 held.retain(|number, _| !pages.contains(&PageNo(*number)));
             }
@@ -163,7 +168,7 @@ impl Life {
                     vector.push(write(FILE.in_volume(VolumeId(volume)), number, self.lsn));
                     self.volumes.get_mut(&volume).expect("chosen").insert(number, self.lsn);
                 }
-                self.store.apply(&vector)?;
+                self.store.data().apply(&vector)?;
             }
         }
         Ok(())
@@ -171,15 +176,15 @@ impl Life {
 
     fn tend(&mut self) -> Result<(), StoreError> {
         match self.random.below(10) {
-            0 => self.store.checkpoint()?,
-            1..4 => drop(self.store.free_deleted_step()?),
-            4..8 => drop(self.store.clean_step()?),
+            0 => self.store.maintenance().checkpoint()?,
+            1..4 => drop(self.store.maintenance().free_deleted_step()?),
+            4..8 => drop(self.store.maintenance().clean_step()?),
             _ => {}
         }
-        while self.store.is_short_of_space() {
-            let freed = self.store.free_deleted_step()?;
-            let cleaned = self.store.clean_round()?;
-            self.store.checkpoint()?;
+        while self.store.maintenance().is_short_of_space() {
+            let freed = self.store.maintenance().free_deleted_step()?;
+            let cleaned = self.store.maintenance().clean_round()?;
+            self.store.maintenance().checkpoint()?;
             if !freed && !cleaned {
                 break;
             }
@@ -196,7 +201,7 @@ impl Life {
     }
 
     fn difference(&self) -> Option<String> {
-        let known: Vec<u32> = self.store.volumes().into_iter().map(|(id, _)| id.0).collect();
+        let known: Vec<u32> = self.store.volumes().all().into_iter().map(|(id, _)| id.0).collect();
         if !known.iter().eq(self.volumes.keys()) {
             return Some(format!("volumes {known:?}, expected {:?}", self.volumes.keys()));
         }
@@ -204,7 +209,7 @@ impl Life {
             let object = FILE.in_volume(VolumeId(volume));
             let mut wants: Vec<PageRead> =
                 (0..PAGES).map(|number| PageRead::new(object, PageNo(number))).collect();
-            self.store.read(&mut wants);
+            self.store.data().read(&mut wants);
             for want in wants {
                 let found = match want.result {
                     Ok(StoredPage::Hole) => None,
@@ -230,7 +235,7 @@ impl Life {
             self.bug.into_iter().for_each(|bug| self.store.plant(bug));
             let outcome = self.change().and_then(|()| self.tend());
             if let Err(error) = outcome {
-                return Some(format!("step {step}: {error}: {:?}", self.store.space()));
+                return Some(format!("step {step}: {error}: {:?}", self.store.space().now()));
             }
             if self.random.once_in(self.steps_per_crash) {
                 if let Err(error) = self.crash() {
@@ -276,20 +281,20 @@ fn a_volume_whose_leaf_does_not_say_what_memory_does_is_noticed() {
 fn blocks_of_a_checkpoint(clones: u32) -> [u64; 2] {
     let (_power, _disk, store) = fresh_of(1024, 64, 1);
     let all: Vec<StoreChange> = (0..1000).map(|number| write(FILE, number, number + 1)).collect();
-    store.apply(&all).expect("space");
+    store.data().apply(&all).expect("space");
     for number in 1..=clones {
         let lsn = Lsn(2000 + u64::from(number));
-        store.clone_volume(MAIN, VolumeId(number), VolumeMode::Writable, lsn).expect("space");
+        store.volumes().clone_numbered(MAIN, VolumeId(number), VolumeMode::Writable, lsn).expect("space");
         if number % 1000 == 0 {
-            store.checkpoint().expect("a checkpoint");
+            store.maintenance().checkpoint().expect("a checkpoint");
         }
     }
     let object = FILE.in_volume(VolumeId(clones.div_ceil(2)));
     let cost = |page, lsn| {
-        store.checkpoint().expect("a checkpoint");
-        store.apply(&[write(object, page, lsn)]).expect("space");
+        store.maintenance().checkpoint().expect("a checkpoint");
+        store.data().apply(&[write(object, page, lsn)]).expect("space");
         let before = store.counters().blocks_written;
-        store.checkpoint().expect("a checkpoint");
+        store.maintenance().checkpoint().expect("a checkpoint");
         store.counters().blocks_written - before
     };
     let first = cost(5, 20_000);
@@ -336,12 +341,12 @@ fn a_leaked_node_is_noticed_and_repaired() {
     println!("{wrong}");
     // Opened again, the store has no bug, but still the damage that the bug caused.
     let Life { disk, store, volumes, .. } = life;
-    store.checkpoint().expect("a checkpoint");
+    store.maintenance().checkpoint().expect("a checkpoint");
     drop(store);
     let store = mount(&disk).expect("it opens");
     assert!(!findings(&store).is_empty());
     let mut found = 0;
-    let repaired = store.repair(&mut |_| found += 1).expect("a repair");
+    let repaired = store.maintenance().repair(&mut |_| found += 1).expect("a repair");
     assert!(repaired.references > 0 && found > 0, "{repaired:?}");
     assert_eq!(findings(&store), []);
     drop(store);
@@ -358,9 +363,9 @@ fn a_leaked_node_is_noticed_and_repaired() {
 fn a_repair_of_what_is_right_changes_nothing_and_one_that_cannot_count_says_so() {
     let (_power, disk, store) = fresh(64, 1);
     let all: Vec<StoreChange> = (0..PAGES).map(|number| write(FILE, number, number + 1)).collect();
-    store.apply(&all).expect("space");
-    store.checkpoint().expect("a checkpoint");
-    let repaired = store.repair(&mut |finding| panic!("{finding}")).expect("a repair");
+    store.data().apply(&all).expect("space");
+    store.maintenance().checkpoint().expect("a checkpoint");
+    let repaired = store.maintenance().repair(&mut |finding| panic!("{finding}")).expect("a repair");
     assert_eq!((repaired.references, repaired.segments), (0, 0));
     assert_eq!(findings(&store), []);
     drop(store);
@@ -372,9 +377,9 @@ fn a_repair_of_what_is_right_changes_nothing_and_one_that_cannot_count_says_so()
     });
     nodes.collect::<Vec<_>>().into_iter().for_each(|at| disk.rot(at, 777));
     let store = open(&disk).expect("it opens");
-    assert!(matches!(store.repair(&mut |_| {}), Err(StoreError::NotBegun)));
+    assert!(matches!(store.maintenance().repair(&mut |_| {}), Err(StoreError::NotBegun)));
     store.begin(device::Incarnation(9)).expect("a higher one");
-    assert!(matches!(store.repair(&mut |_| {}), Err(StoreError::CannotCount { .. })));
+    assert!(matches!(store.maintenance().repair(&mut |_| {}), Err(StoreError::CannotCount { .. })));
 }
 
 /// A thousand clones, each changed a little, deleted in random order with cleaning and crashes.
@@ -385,10 +390,10 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
     for from in (0..pages).step_by(100) {
         let some: Vec<StoreChange> =
             (from..from + 100).map(|number| write(FILE, number, number + 1)).collect();
-        store.apply(&some).expect("space");
+        store.data().apply(&some).expect("space");
     }
     settle(&store);
-    let before = store.space();
+    let before = store.space().now();
     let mut random = SeededRng::new(3);
     let mut lsn = pages + 1;
     let mut clones: Vec<(VolumeId, u64)> = Vec::new();
@@ -400,21 +405,21 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
             clones[random.below(clones.len() as u64) as usize].0
         };
         let volume = VolumeId(number);
-        store.clone_volume(from, volume, VolumeMode::Writable, Lsn(lsn)).expect("space");
-        store.apply(&[write(FILE.in_volume(volume), 10, lsn + 1)]).expect("space");
+        store.volumes().clone_numbered(from, volume, VolumeMode::Writable, Lsn(lsn)).expect("space");
+        store.data().apply(&[write(FILE.in_volume(volume), 10, lsn + 1)]).expect("space");
         clones.push((volume, lsn + 1));
         if number % 50 == 0 {
-            store.checkpoint().expect("a checkpoint");
+            store.maintenance().checkpoint().expect("a checkpoint");
         }
     }
     while !clones.is_empty() {
         let (volume, _) = clones.swap_remove(random.below(clones.len() as u64) as usize);
         lsn += 1;
-        store.delete_volume(volume, Lsn(lsn)).expect("deleting always works");
-        store.free_deleted_step().expect("freeing");
-        store.clean_step().expect("cleaning");
+        store.volumes().delete(volume, Lsn(lsn)).expect("deleting always works");
+        store.maintenance().free_deleted_step().expect("freeing");
+        store.maintenance().clean_step().expect("cleaning");
         if random.once_in(100) {
-            store.checkpoint().expect("a checkpoint");
+            store.maintenance().checkpoint().expect("a checkpoint");
         }
         if random.once_in(50) {
             drop(store);
@@ -428,7 +433,7 @@ fn a_thousand_clones_deleted_in_random_order_give_all_their_space_back() {
         }
     }
     settle(&store);
-    let after = store.space();
+    let after = store.space().now();
     assert_eq!((after.live, after.nodes), (before.live, before.nodes), "{before:?} {after:?}");
     assert!((0..pages).all(|number| stamp_of(&store, MAIN, number) == Some(number + 1)));
     assert_eq!(findings(&store), []);
@@ -440,23 +445,23 @@ fn cost_of_cleaning(clones: u32) -> [u64; 4] {
     let (_power, _disk, store) = fresh(400, 1);
     let pages = 1500;
     let all: Vec<StoreChange> = (0..pages).map(|number| write(FILE, number, number + 1)).collect();
-    all.chunks(100).for_each(|some| store.apply(some).expect("space"));
+    all.chunks(100).for_each(|some| store.data().apply(some).expect("space"));
     for round in 1..4 {
         let some = (0..pages).step_by(7).map(|number| write(FILE, number, pages * round + number));
-        store.apply(&some.collect::<Vec<_>>()).expect("space");
-        store.checkpoint().expect("a checkpoint");
+        store.data().apply(&some.collect::<Vec<_>>()).expect("space");
+        store.maintenance().checkpoint().expect("a checkpoint");
     }
     let lsn = |number: u32| Lsn(100_000 + u64::from(number));
     for number in 1..=clones {
         let to = VolumeId(number);
-        store.clone_volume(MAIN, to, VolumeMode::Writable, lsn(number)).expect("space");
+        store.volumes().clone_numbered(MAIN, to, VolumeMode::Writable, lsn(number)).expect("space");
     }
-    store.checkpoint().expect("a checkpoint");
+    store.maintenance().checkpoint().expect("a checkpoint");
     let before = store.counters();
-    while store.clean_round().expect("cleaning") {}
+    while store.maintenance().clean_round().expect("cleaning") {}
     let after = store.counters();
     assert!(after.segments_cleaned - before.segments_cleaned > 20);
-    store.checkpoint().expect("a checkpoint");
+    store.maintenance().checkpoint().expect("a checkpoint");
     for volume in [MAIN, VolumeId(clones)] {
         assert_eq!(stamp_of(&store, volume, 1), Some(2));
         assert_eq!(stamp_of(&store, volume, 7), Some(3 * pages + 7));
@@ -484,10 +489,13 @@ fn a_clone_writes_as_much_however_large_its_source_is() {
     let cost = |pages: u64| {
         let (_power, _disk, store) = fresh(600, 1);
         let all: Vec<StoreChange> = (0..pages).map(|number| write(FILE, number, number + 1)).collect();
-        all.chunks(100).for_each(|some| store.apply(some).expect("space"));
-        store.checkpoint().expect("a checkpoint");
+        all.chunks(100).for_each(|some| store.data().apply(some).expect("space"));
+        store.maintenance().checkpoint().expect("a checkpoint");
         let before = store.counters();
-        store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(pages + 1)).expect("space");
+        store
+            .volumes()
+            .clone_numbered(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(pages + 1))
+            .expect("space");
         let after = store.counters();
         (after.blocks_written - before.blocks_written, after.node_reads - before.node_reads)
     };
@@ -498,14 +506,14 @@ fn a_clone_writes_as_much_however_large_its_source_is() {
 #[test]
 fn names_are_durable_with_their_volumes_and_go_with_them() {
     let (power, disk, store) = fresh(64, 9);
-    store.apply(&[write(FILE, 0, 1)]).expect("space");
+    store.data().apply(&[write(FILE, 0, 1)]).expect("space");
     let long = "n".repeat(127);
     fn clone(store: &Store, name: &str, at: u64) -> Result<VolumeId, StoreError> {
         let new = NewVolume { name, mode: VolumeMode::ReadOnly, created: at };
-        store.clone_named(MAIN, &new, Lsn(at))
+        store.volumes().clone_named(MAIN, &new, Lsn(at))
     }
     assert_eq!(clone(&store, "first", 2), Ok(VolumeId(1)));
-    store.checkpoint().expect("a checkpoint");
+    store.maintenance().checkpoint().expect("a checkpoint");
     assert_eq!(clone(&store, &long, 3), Ok(VolumeId(2)));
     assert_eq!(clone(&store, "first", 4), Err(StoreError::NameTaken { name: "first".into() }));
     assert_eq!(clone(&store, "main", 4), Err(StoreError::NameTaken { name: "main".into() }));
@@ -513,7 +521,7 @@ fn names_are_durable_with_their_volumes_and_go_with_them() {
         assert!(matches!(clone(&store, bad, 4), Err(StoreError::BadName { .. })), "{bad}");
     }
     let check = |store: &Store, names: &[&str]| {
-        let volumes = store.describe_volumes();
+        let volumes = store.volumes().describe();
         assert_eq!(volumes.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), names);
         assert!(volumes.iter().skip(1).all(|volume| volume.from == Some(MAIN) && volume.created > 0));
     };
@@ -524,10 +532,10 @@ fn names_are_durable_with_their_volumes_and_go_with_them() {
     power.restore();
     let store = mount(&disk).expect("it opens");
     check(&store, &["main", "first", &long]);
-    store.delete_volume(VolumeId(1), Lsn(5)).expect("it goes");
-    assert_eq!(store.volume_named("first"), None);
+    store.volumes().delete(VolumeId(1), Lsn(5)).expect("it goes");
+    assert_eq!(store.volumes().named("first"), None);
     assert_eq!(clone(&store, "first", 6), Ok(VolumeId(3)));
-    store.checkpoint().expect("a checkpoint");
+    store.maintenance().checkpoint().expect("a checkpoint");
     drop(store);
     check(&mount(&disk).expect("it opens"), &["main", &long, "first"]);
 }
@@ -536,30 +544,30 @@ fn names_are_durable_with_their_volumes_and_go_with_them() {
 fn usage_tells_what_each_volume_takes_alone_and_shares() {
     let (_power, _disk, store) = fresh(128, 10);
     let of = |store: &Store| {
-        let usage = store.usage().expect("every node can be read");
+        let usage = store.volumes().usage().expect("every node can be read");
         let each = usage.volumes.iter().map(|volume| (volume.exclusive, volume.shared));
         (usage.data, usage.dying, each.collect::<Vec<_>>())
     };
     for number in 0..300 {
-        store.apply(&[write(FILE, number, number + 1)]).expect("space");
+        store.data().apply(&[write(FILE, number, number + 1)]).expect("space");
     }
     assert_eq!(of(&store), (300, 0, vec![(300, 0)]));
-    store.clone_volume(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(400)).expect("space");
-    store.clone_volume(VolumeId(1), VolumeId(2), VolumeMode::Writable, Lsn(401)).expect("space");
+    store.volumes().clone_numbered(MAIN, VolumeId(1), VolumeMode::Writable, Lsn(400)).expect("space");
+    store.volumes().clone_numbered(VolumeId(1), VolumeId(2), VolumeMode::Writable, Lsn(401)).expect("space");
     assert_eq!(of(&store), (300, 0, vec![(0, 300); 3]));
     // Seven pages of the first leaf, and a new page.
     for number in (0..7).chain([500]) {
-        store.apply(&[write(FILE.in_volume(VolumeId(1)), number, 500 + number)]).expect("space");
+        store.data().apply(&[write(FILE.in_volume(VolumeId(1)), number, 500 + number)]).expect("space");
     }
     assert_eq!(of(&store), (308, 0, vec![(0, 300), (8, 293), (0, 300)]));
-    store.delete_volume(VolumeId(2), Lsn(1001)).expect("it goes");
+    store.volumes().delete(VolumeId(2), Lsn(1001)).expect("it goes");
     assert_eq!(
         of(&store),
         (308, 0, vec![(7, 293), (8, 293)]),
         "what is dying shares nothing with the living"
     );
-    store.delete_volume(VolumeId(1), Lsn(1002)).expect("it goes");
+    store.volumes().delete(VolumeId(1), Lsn(1002)).expect("it goes");
     assert_eq!(of(&store), (300, 8, vec![(300, 0)]));
-    while store.free_deleted_step().expect("freeing") {}
+    while store.maintenance().free_deleted_step().expect("freeing") {}
     assert_eq!(of(&store), (300, 0, vec![(300, 0)]));
 }

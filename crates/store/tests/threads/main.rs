@@ -29,6 +29,7 @@ mod shipped {
     pub(crate) mod cleaner;
     pub(crate) mod coalesce;
     pub(crate) mod counters;
+    pub(crate) mod data;
     pub(crate) mod delta_block;
     pub(crate) mod delta_merge;
     pub(crate) mod error;
@@ -42,6 +43,8 @@ mod shipped {
     pub(crate) mod log_progress;
     pub(crate) mod log_reader;
     pub(crate) mod log_writer;
+    pub(crate) mod maintenance;
+    pub(crate) mod maintenance_plan;
     pub(crate) mod map;
     pub(crate) mod map_walk;
     pub(crate) mod medium;
@@ -58,12 +61,15 @@ mod shipped {
     pub(crate) mod settings;
     pub(crate) mod shared;
     pub(crate) mod space;
+    pub(crate) mod space_account;
+    pub(crate) mod space_search;
     pub(crate) mod store;
     pub(crate) mod superblock;
     pub(crate) mod tables_stream;
     pub(crate) mod volume;
     pub(crate) mod volume_changes;
     pub(crate) mod volume_usage;
+    pub(crate) mod volumes;
     pub(crate) mod writer;
 }
 use shipped::*;

@@ -71,12 +71,12 @@ fn write(store: &Store, pages: std::ops::Range<u64>, lsn: u64) {
         StoreChange::Write { object: OBJECT, page: PageNo(page), bytes, page_lsn: Lsn(lsn) }
     };
     let changes: Vec<StoreChange> = pages.map(page).collect();
-    store.apply(&changes).expect("a sound device with space");
+    store.data().apply(&changes).expect("a sound device with space");
 }
 
 /// The store's own read.
 fn pinned(store: &Store, want: &mut PageRead) {
-    store.read(std::slice::from_mut(want));
+    store.data().read(std::slice::from_mut(want));
 }
 
 /// The wrong way: the segment is not pinned while its block is read.
@@ -116,11 +116,11 @@ fn readers_and_a_writer(read: fn(&Store, &mut PageRead)) {
         .collect();
     for lsn in 2..5 {
         write(&store, 0..10, lsn);
-        store.checkpoint().expect("a sound device");
+        store.maintenance().checkpoint().expect("a sound device");
     }
     readers.into_iter().for_each(|reader| reader.join().unwrap());
     write(&store, 0..10, 5);
-    store.checkpoint().expect("a sound device");
+    store.maintenance().checkpoint().expect("a sound device");
     assert!(store.counters().segments_freed > freed, "nothing became free: this run shows nothing");
 }
 

@@ -354,7 +354,7 @@ fn in_volume(transfer: &PageTransfer, volume: VolumeId) -> PageTransfer {
 
 /// Deletes volumes that were rescued from a buffer that failed and works again.
 pub fn delete_rescued(cache: &Cache) {
-    for volume in cache.store().describe_volumes() {
+    for volume in cache.store().volumes().describe() {
         if volume.name.starts_with("rescu") {
             cache.delete_volume(volume.id).expect("a write with power");
         }
@@ -365,7 +365,7 @@ pub fn delete_rescued(cache: &Cache) {
 pub fn read_whole(cache: &Cache, object: ObjectId) -> Vec<u8> {
     let pages = (OBJECT_BYTES / BLOCK_BYTES) as u64;
     let mut wants: Vec<PageRead> = (0..pages).map(|page| PageRead::new(object, PageNo(page))).collect();
-    cache.store().read(&mut wants);
+    cache.store().data().read(&mut wants);
     let page = |want: PageRead| match want.result.expect("a read with power") {
         StoredPage::Hole => vec![0; BLOCK_BYTES],
         StoredPage::Page { bytes, .. } => bytes.0.to_vec(),

@@ -186,7 +186,7 @@ impl Model {
                 wants.push(PageRead::new(VolumeId::MAIN.object(slot, generation), PageNo(slot)));
             }
         }
-        store.read(&mut wants);
+        store.data().read(&mut wants);
         for want in &wants {
             let held = self.objects.get(&want.object.slot).filter(|held| held.0 == want.object.generation);
             let expected = held.and_then(|(_, pages)| pages.get(&want.page.0)).copied();
@@ -346,13 +346,13 @@ impl Work {
                 let leaf = leaf_of_deltas(&blocks[0]);
                 let in_leaf = |block: &DeltaBlock| Some((object, block.first())) == leaf;
                 let wanted: Vec<DeltaBlock> = wanted.into_iter().filter(in_leaf).collect();
-                if !store.takes_deltas(object, &wanted)? {
-                    match store.merge_deltas(&[(object, wanted[0].first())]) {
+                if !store.data().takes_deltas(object, &wanted)? {
+                    match store.data().merge_deltas(&[(object, wanted[0].first())]) {
                         Err(StoreError::Full) => continue,
                         other => drop(other?),
                     }
                 }
-                if store.takes_deltas(object, &wanted)? {
+                if store.data().takes_deltas(object, &wanted)? {
                     let at = self.random.below(vector.len() as u64 + 1) as usize;
                     vector.splice(at..at, blocks.iter().cloned());
                 }
@@ -442,20 +442,20 @@ pub fn fresh_of(blocks: u32, segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc
 /// until there is.
 pub fn apply_with_cleaning(store: &Store, vector: &[StoreChange]) -> Result<(), StoreError> {
     for _ in 0..20 {
-        match store.apply(vector) {
+        match store.data().apply(vector) {
             Err(StoreError::Full) => {}
             other => return other,
         }
-        while store.free_deleted_step()? {}
-        store.clean_round()?;
-        store.checkpoint_twice()?;
+        while store.maintenance().free_deleted_step()? {}
+        store.maintenance().clean_round()?;
+        store.maintenance().checkpoint_twice()?;
     }
-    store.apply(vector)
+    store.data().apply(vector)
 }
 
 pub fn findings(store: &Store) -> Vec<StoreFinding> {
     let mut findings = Vec::new();
-    store.check(&mut |finding| findings.push(finding));
+    store.maintenance().check(&mut |finding| findings.push(finding));
     findings
 }
 
@@ -468,11 +468,11 @@ pub fn assert_sound(store: &Store, model: &Model, when: &str) {
 /// broken.
 pub fn apply_reserved(store: &Store, vector: &[StoreChange]) -> Result<(), StoreError> {
     loop {
-        match store.apply(vector) {
+        match store.data().apply(vector) {
             Err(StoreError::Full) => {
-                let cleaned = store.clean_round()?;
-                store.checkpoint_twice()?;
-                assert!(cleaned, "a reservation is not kept: {:?}", store.space());
+                let cleaned = store.maintenance().clean_round()?;
+                store.maintenance().checkpoint_twice()?;
+                assert!(cleaned, "a reservation is not kept: {:?}", store.space().now());
             }
             outcome => return outcome,
         }

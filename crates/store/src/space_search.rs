@@ -1,0 +1,296 @@
+//! A search for space, while a caller waits for some: its state between steps, and its plan.
+//!
+//! | stage | step |
+//! | --- | --- |
+//! | any | more space from the host file system, if more was reserved since it last gave some |
+//! | any | freeing what was deleted |
+//! | any | the caller deletes a volume, if it has an expendable one |
+//! | before write-back | cleaning that is owed, then the caller writes everything back |
+//! | checkpoint | one checkpoint: segments die that only older roots needed |
+//! | merging | deltas take space that their pages, once merged, do not |
+//! | cleaning | rounds of cleaning; after each, merging again |
+//!
+//! The caller writes everything back first, because a dirty page may reserve more blocks than it takes, and
+//! deletions free some. Other callers wait meanwhile, so each search ends.
+
+use crate::cleaner::CleaningOutcome;
+use crate::maintenance_plan::{MaintenanceGauges, MaintenanceStep};
+
+/// Rounds of cleaning of one search.
+const ROUNDS_MAX: usize = 8;
+
+/// A search for space. A caller that waits for space keeps it from one
+/// [step](crate::StoreMaintenance::step) to the next, until the search ends.
+#[derive(Debug, Default)]
+pub struct SpaceSearch {
+    has_begun: bool,
+    stage: SearchStage,
+    /// The caller has a volume that it can delete.
+    has_expendable_volume: bool,
+    /// Reserved blocks when the host file system last gave space. Until more are reserved, more space would
+    /// be of no use.
+    allocated_at: Option<u64>,
+    /// Rounds of cleaning that have ended.
+    rounds: usize,
+    /// Pages that the cleaner had moved when this round last asked for checkpoints.
+    checkpoint_asked_at: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum SearchStage {
+    #[default]
+    BeforeWriteBack,
+    Checkpoint,
+    Merging,
+    Cleaning,
+}
+
+/// A step of a search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SearchStep {
+    AllocateMore,
+    Free,
+    /// The caller's turn, to delete a volume.
+    DeleteVolume,
+    /// A step that is due before pages are written back.
+    Owed(MaintenanceStep),
+    /// The caller's turn, to write everything back.
+    WriteBack,
+    Checkpoint,
+    Merge,
+    Clean,
+    /// There is nothing left to do, except to free what has died.
+    End,
+}
+
+/// What the search needs after a step of cleaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AfterCleaning {
+    Nothing,
+    /// Dead segments are to be freed.
+    FreesDead,
+    /// The round is given up.
+    GivesUpRound,
+}
+
+impl SpaceSearch {
+    /// Notes whether the caller has a volume that it would rather delete than be told that the store is full.
+    pub fn set_expendable_volume(&mut self, has_one: bool) {
+        self.has_expendable_volume = has_one;
+    }
+
+    /// Notes that the caller has written everything back that it could.
+    pub fn note_written_back(&mut self) {
+        if !self.is_written_back() {
+            self.stage = SearchStage::Checkpoint;
+        }
+    }
+
+    /// Whether the caller has said that it has written everything back.
+    pub fn is_written_back(&self) -> bool {
+        self.stage != SearchStage::BeforeWriteBack
+    }
+
+    /// Whether this call is the first.
+    pub(crate) fn begins(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_begun, true)
+    }
+
+    /// The next step.
+    pub(crate) fn next_step(&self, gauges: &MaintenanceGauges) -> SearchStep {
+        let more_is_reserved = self.allocated_at.is_none_or(|before| gauges.reserved > before);
+        if more_is_reserved && gauges.may_ask_host_fs() {
+            return SearchStep::AllocateMore;
+        }
+        if gauges.freeing_is_due() {
+            return SearchStep::Free;
+        }
+        if self.has_expendable_volume {
+            return SearchStep::DeleteVolume;
+        }
+        match self.stage {
+            SearchStage::BeforeWriteBack => {
+                gauges.step_before_write_back().map_or(SearchStep::WriteBack, SearchStep::Owed)
+            }
+            SearchStage::Checkpoint => SearchStep::Checkpoint,
+            SearchStage::Merging => SearchStep::Merge,
+            SearchStage::Cleaning if self.rounds == ROUNDS_MAX || !gauges.cleaning_may_help => {
+                SearchStep::End
+            }
+            SearchStage::Cleaning => SearchStep::Clean,
+        }
+    }
+
+    /// Notes that the host file system gave space while `reserved` blocks were reserved.
+    pub(crate) fn note_allocated(&mut self, reserved: u64) {
+        self.allocated_at = Some(reserved);
+    }
+
+    /// Notes the checkpoint after write-back.
+    pub(crate) fn note_checkpoint(&mut self) {
+        self.stage = SearchStage::Merging;
+    }
+
+    /// Notes that no leaf is left to merge, or that there is no space for it: cleaning may make some.
+    pub(crate) fn note_merged(&mut self) {
+        self.stage = SearchStage::Cleaning;
+    }
+
+    /// Notes a step of cleaning, after which the cleaner has moved `moved` pages in all.
+    pub(crate) fn note_cleaned(&mut self, outcome: CleaningOutcome, moved: u64) -> AfterCleaning {
+        match outcome {
+            CleaningOutcome::Working => AfterCleaning::Nothing,
+            CleaningOutcome::Idle => self.end_cleaning(AfterCleaning::Nothing),
+            // The first round may have begun before the blocks died that can be gained now.
+            CleaningOutcome::RoundEnded(0) if self.rounds > 0 => self.end_cleaning(AfterCleaning::Nothing),
+            CleaningOutcome::RoundEnded(_) => {
+                self.rounds += 1;
+                self.checkpoint_asked_at = None;
+                self.stage = SearchStage::Merging;
+                AfterCleaning::FreesDead
+            }
+            CleaningOutcome::NeedsCheckpoint if self.checkpoint_asked_at == Some(moved) => {
+                self.end_cleaning(AfterCleaning::GivesUpRound)
+            }
+            CleaningOutcome::NeedsCheckpoint => {
+                self.checkpoint_asked_at = Some(moved);
+                AfterCleaning::FreesDead
+            }
+        }
+    }
+
+    fn end_cleaning(&mut self, after: AfterCleaning) -> AfterCleaning {
+        self.rounds = ROUNDS_MAX;
+        after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::maintenance_plan::MaintenancePauses;
+    use std::time::Duration;
+
+    const NOW: Duration = Duration::from_secs(100);
+    const LATER: Duration = Duration::from_secs(101);
+
+    /// The host file system was asked just now.
+    const ASKED: MaintenancePauses = MaintenancePauses {
+        free_not_before: Duration::ZERO,
+        has_freed: false,
+        trim_not_before: Duration::ZERO,
+        allocate_not_before: LATER,
+        merge_not_before: Duration::ZERO,
+        retry_not_before: Duration::ZERO,
+        pages_applied: 0,
+        nothing_to_clean_as_of: None,
+        trimmed_as_of: 0,
+    };
+
+    fn gauges() -> MaintenanceGauges {
+        MaintenanceGauges { now: NOW, pauses: ASKED, cleaning_may_help: true, ..Default::default() }
+    }
+
+    /// A search that cleans.
+    fn cleaning() -> SpaceSearch {
+        SpaceSearch { has_begun: true, stage: SearchStage::Cleaning, ..SpaceSearch::default() }
+    }
+
+    #[test]
+    fn a_search_goes_from_write_back_to_cleaning() {
+        let mut search = SpaceSearch::default();
+        assert!(search.begins() && !search.begins());
+        assert_eq!(search.next_step(&gauges()), SearchStep::WriteBack);
+        search.note_written_back();
+        assert_eq!(search.next_step(&gauges()), SearchStep::Checkpoint);
+        search.note_checkpoint();
+        assert_eq!(search.next_step(&gauges()), SearchStep::Merge);
+        search.note_written_back();
+        assert_eq!(search.next_step(&gauges()), SearchStep::Merge);
+        search.note_merged();
+        assert_eq!(search.next_step(&gauges()), SearchStep::Clean);
+        let hopeless = MaintenanceGauges { cleaning_may_help: false, ..gauges() };
+        assert_eq!(search.next_step(&hopeless), SearchStep::End);
+    }
+
+    #[test]
+    fn allocating_and_freeing_come_before_each_stage() {
+        let may_ask = MaintenanceGauges { pauses: MaintenancePauses::default(), ..gauges() };
+        let freeing = MaintenanceGauges { is_freeing: true, ..gauges() };
+        let both = MaintenanceGauges { is_freeing: true, ..may_ask };
+        let mut resting = freeing;
+        resting.pauses.free_not_before = LATER;
+        for mut search in [SpaceSearch::default(), cleaning()] {
+            let by_stage = search.next_step(&gauges());
+            assert_eq!(search.next_step(&both), SearchStep::AllocateMore);
+            assert_eq!(search.next_step(&freeing), SearchStep::Free);
+            assert_eq!(search.next_step(&resting), by_stage);
+            search.note_allocated(5);
+            assert_eq!(search.next_step(&MaintenanceGauges { reserved: 5, ..may_ask }), by_stage);
+            assert_eq!(
+                search.next_step(&MaintenanceGauges { reserved: 6, ..may_ask }),
+                SearchStep::AllocateMore
+            );
+        }
+    }
+
+    #[test]
+    fn an_expendable_volume_goes_before_each_stage() {
+        let owed = MaintenanceGauges { cleaning_is_owed: true, ..gauges() };
+        let freeing = MaintenanceGauges { is_freeing: true, ..gauges() };
+        for mut search in [SpaceSearch::default(), cleaning()] {
+            let by_stage = search.next_step(&gauges());
+            search.set_expendable_volume(true);
+            assert_eq!(search.next_step(&owed), SearchStep::DeleteVolume);
+            assert_eq!(search.next_step(&freeing), SearchStep::Free, "the last one's blocks");
+            search.set_expendable_volume(false);
+            assert_eq!(search.next_step(&gauges()), by_stage);
+        }
+    }
+
+    #[test]
+    fn owed_cleaning_comes_before_write_back_alone() {
+        let owed = MaintenanceGauges { cleaning_is_owed: true, ..gauges() };
+        let mut search = SpaceSearch::default();
+        assert_eq!(search.next_step(&owed), SearchStep::Owed(MaintenanceStep::Clean));
+        search.note_written_back();
+        assert_eq!(search.next_step(&owed), SearchStep::Checkpoint);
+    }
+
+    #[test]
+    fn deltas_are_merged_again_after_each_round() {
+        let mut search = cleaning();
+        assert_eq!(search.note_cleaned(CleaningOutcome::Working, 0), AfterCleaning::Nothing);
+        assert_eq!(search.note_cleaned(CleaningOutcome::RoundEnded(0), 0), AfterCleaning::FreesDead);
+        assert_eq!(search.next_step(&gauges()), SearchStep::Merge, "the first may have begun before");
+        search.note_merged();
+        assert_eq!(search.note_cleaned(CleaningOutcome::RoundEnded(0), 0), AfterCleaning::Nothing);
+        assert_eq!(search.next_step(&gauges()), SearchStep::End);
+    }
+
+    #[test]
+    fn rounds_are_bounded() {
+        let mut search = cleaning();
+        let mut rounds = 0;
+        while search.next_step(&gauges()) == SearchStep::Clean {
+            assert_eq!(search.note_cleaned(CleaningOutcome::RoundEnded(1), 0), AfterCleaning::FreesDead);
+            search.note_merged();
+            rounds += 1;
+        }
+        assert_eq!(rounds, ROUNDS_MAX);
+        assert_eq!(search.next_step(&gauges()), SearchStep::End);
+    }
+
+    #[test]
+    fn a_round_that_moves_nothing_between_checkpoints_is_given_up() {
+        let mut search = cleaning();
+        let needs = CleaningOutcome::NeedsCheckpoint;
+        assert_eq!(search.note_cleaned(needs, 3), AfterCleaning::FreesDead);
+        assert_eq!(search.note_cleaned(needs, 4), AfterCleaning::FreesDead);
+        assert_eq!(search.note_cleaned(needs, 4), AfterCleaning::GivesUpRound);
+        assert_eq!(search.next_step(&gauges()), SearchStep::End);
+        let mut search = cleaning();
+        assert_eq!(search.note_cleaned(CleaningOutcome::Idle, 0), AfterCleaning::Nothing);
+        assert_eq!(search.next_step(&gauges()), SearchStep::End);
+    }
+}

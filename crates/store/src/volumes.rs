@@ -1,0 +1,90 @@
+//! The store's volumes.
+
+use crate::error::StoreError;
+use crate::shared::StoreShared;
+use crate::volume::{NewVolume, VolumeId, VolumeInfo, VolumeMode};
+use crate::volume_changes;
+use crate::volume_usage::{self, StoreUsage};
+use crate::writer::WriterLock;
+use device::Lsn;
+
+/// Lists, clones and deletes the volumes of a [`Store`](crate::Store).
+#[derive(Clone, Copy)]
+pub struct StoreVolumes<'a> {
+    shared: &'a StoreShared,
+    writer: &'a WriterLock,
+}
+
+impl<'a> StoreVolumes<'a> {
+    pub(crate) fn new(shared: &'a StoreShared, writer: &'a WriterLock) -> StoreVolumes<'a> {
+        StoreVolumes { shared, writer }
+    }
+
+    /// The numbers and modes of all volumes.
+    pub fn all(&self) -> Vec<(VolumeId, VolumeMode)> {
+        self.shared.map().volumes.iter().map(|(id, volume)| (id, volume.mode)).collect()
+    }
+
+    /// All volumes, ordered by number.
+    pub fn describe(&self) -> Vec<VolumeInfo> {
+        self.shared.map().volumes.describe_all()
+    }
+
+    /// The volume of this name. A volume without a name is called `#` and its number.
+    pub fn named(&self, name: &str) -> Option<VolumeInfo> {
+        self.shared.map().volumes.find_by_name(name)
+    }
+
+    /// Checks that a clone of `from` may have this name, before costly work begins.
+    ///
+    /// # Errors
+    /// [`StoreError::BadName`], [`StoreError::NameTaken`], [`StoreError::NoSuchVolume`],
+    /// [`StoreError::TooManyVolumes`].
+    pub fn check_clone(&self, from: VolumeId, name: &str) -> Result<(), StoreError> {
+        volume_changes::check_clone(self.shared, from, name)
+    }
+
+    /// Makes a new named volume a clone of `from`, in one durable batch, whatever `from` holds. Returns its
+    /// number. `lsn` is the clone's place in the one order.
+    ///
+    /// # Errors
+    /// Those of [`check_clone`](StoreVolumes::check_clone) and [`apply`](crate::StoreData::apply).
+    pub fn clone_named(&self, from: VolumeId, new: &NewVolume<'_>, lsn: Lsn) -> Result<VolumeId, StoreError> {
+        volume_changes::clone_named(self.shared, &mut self.writer.lock(), from, new, lsn)
+    }
+
+    /// Makes `to` a clone of `from`, in one durable log entry, whatever `from` holds. `lsn` is the clone's
+    /// place in the one order.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchVolume`], [`StoreError::VolumeExists`], [`StoreError::TooManyVolumes`], or those
+    /// of [`apply`](crate::StoreData::apply).
+    pub fn clone_numbered(
+        &self,
+        from: VolumeId,
+        to: VolumeId,
+        mode: VolumeMode,
+        lsn: Lsn,
+    ) -> Result<(), StoreError> {
+        volume_changes::clone_volume(self.shared, &mut self.writer.lock(), from, to, mode, lsn)
+    }
+
+    /// Deletes a volume. [`free_deleted_step`](crate::StoreMaintenance::free_deleted_step) frees its space.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchVolume`], [`StoreError::MainVolume`], or those of
+    /// [`apply`](crate::StoreData::apply).
+    pub fn delete(&self, volume: VolumeId, lsn: Lsn) -> Result<(), StoreError> {
+        volume_changes::delete_volume(self.shared, &mut self.writer.lock(), volume, lsn)
+    }
+
+    /// Counts the blocks that each volume has alone and shares. Reads every node of the map, and keeps about
+    /// 50 bytes for each meanwhile. Changes of the store wait until it is done; reads do not.
+    ///
+    /// # Errors
+    /// A node that cannot be read, or is damaged.
+    pub fn usage(&self) -> Result<StoreUsage, StoreError> {
+        let _writer = self.writer.lock();
+        volume_usage::usage(self.shared)
+    }
+}
