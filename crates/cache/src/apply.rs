@@ -6,11 +6,12 @@ use crate::bypass;
 use crate::change::{ObjectChange, SpaceClaim, TransactionCost, TransactionRecords};
 use crate::commit::Committer;
 use crate::error::CacheError;
+use crate::locks::OrderedGuard;
 use crate::planted_bug::is_refused;
 use crate::range_ops::TRANSFER_PAGES_MAX;
 use crate::record_applier::{LazyNow, RecordApplier, RecordEffects};
 use crate::state::{CacheShared, CacheState};
-use crate::sync::{MutexGuard, Ordering};
+use crate::sync::Ordering;
 use crate::task::BackgroundTask;
 use buffer::{BufferError, LogRecord};
 use device::Lsn;
@@ -155,7 +156,7 @@ impl TransactionApplier {
     /// Releases the lock, and wakes the workers that have something to do now.
     fn end_apply(
         &self,
-        mut state: MutexGuard<'_, CacheState>,
+        mut state: OrderedGuard<'_, CacheState>,
         applied: Result<AppliedTransaction, CacheError>,
         is_awaited: bool,
     ) -> Result<Lsn, CacheError> {

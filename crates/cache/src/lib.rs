@@ -10,6 +10,7 @@ mod commit;
 mod delta;
 mod dirty_scan;
 mod error;
+mod locks;
 mod maintenance;
 mod page;
 mod page_table;

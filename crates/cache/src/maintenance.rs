@@ -5,8 +5,8 @@
 use crate::admission::AdmissionControl;
 use crate::dirty_scan::DirtyScan;
 use crate::error::CacheError;
+use crate::locks::{CacheLock, OrderedMutex};
 use crate::state::{CacheShared, CacheState};
-use crate::sync::{Mutex, MutexGuard};
 use crate::task::{BackgroundTask, DeferredCompletions, StepProgress};
 use crate::write_back::{WriteBack, WriteBackReason};
 use std::sync::Arc;
@@ -36,11 +36,9 @@ pub(crate) struct StoreMaintainer {
     shared: Arc<CacheShared>,
     admission: AdmissionControl,
     write_back: Arc<WriteBack>,
-    /// Held for a step. Taken before the write-back lock.
-    making_space: Mutex<Option<SpaceAttempt>>,
-    /// Volumes that are deleted before an operation is told that the store is full. Held for moments. No
-    /// other lock is taken meanwhile.
-    expendable: Mutex<Vec<VolumeId>>,
+    making_space: OrderedMutex<Option<SpaceAttempt>>,
+    /// Volumes that are deleted before an operation is told that the store is full.
+    expendable: OrderedMutex<Vec<VolumeId>>,
 }
 
 impl StoreMaintainer {
@@ -49,15 +47,15 @@ impl StoreMaintainer {
         admission: AdmissionControl,
         write_back: Arc<WriteBack>,
     ) -> StoreMaintainer {
-        let making_space = Mutex::default();
-        let expendable = Mutex::default();
+        let making_space = OrderedMutex::new(CacheLock::SpaceAttempt, None);
+        let expendable = OrderedMutex::new(CacheLock::ExpendableVolumes, Vec::new());
         StoreMaintainer { shared, admission, write_back, making_space, expendable }
     }
 
     /// Whether no thread makes space.
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn is_not_making_space(&self) -> bool {
-        self.making_space.try_lock().is_ok()
+        self.making_space.is_free()
     }
 
     /// Whether an operation waits for space, or the store has something to do.
@@ -161,7 +159,7 @@ impl StoreMaintainer {
 
     /// One step towards space, for waiting operations or for pages that found none; then admits what fits.
     fn make_space(&self) -> Result<(), CacheError> {
-        let mut making_space = self.making_space.lock().expect("no panic while making space");
+        let mut making_space = self.making_space.lock();
         let free = || {
             let failures = {
                 let mut state = self.shared.state();
@@ -215,7 +213,7 @@ impl StoreMaintainer {
     /// One step. `Idle` if nothing is left to do.
     fn space_step(&self, attempt: &mut SpaceAttempt) -> Result<StepProgress, CacheError> {
         let SpaceAttempt { search, scan, .. } = attempt;
-        search.set_expendable_volume(!self.expendable().is_empty());
+        search.set_expendable_volume(!self.expendable.lock().is_empty());
         loop {
             let progress = match self.maintain(SpacePressure::Waiting(search)) {
                 // Pages are written back all the same.
@@ -253,7 +251,7 @@ impl StoreMaintainer {
 
     /// Deletes the oldest expendable volume. If a crash undoes that, the volume is back, which does no harm.
     fn delete_expendable_volume(&self) -> bool {
-        let Some(volume) = self.expendable().first().copied() else { return false };
+        let Some(volume) = self.expendable.lock().first().copied() else { return false };
         let deleted = self.shared.store_io().volumes().delete(volume, self.shared.buffer().durable_lsn());
         if deleted.is_ok() {
             self.shared.state().counters.volumes_given_up += 1;
@@ -262,22 +260,18 @@ impl StoreMaintainer {
         // deletion needs.
         let is_gone = matches!(deleted, Ok(()) | Err(StoreError::NoSuchVolume { .. }));
         if is_gone {
-            self.expendable().retain(|&one| one != volume);
+            self.expendable.lock().retain(|&one| one != volume);
         }
         is_gone
     }
 
-    fn expendable(&self) -> MutexGuard<'_, Vec<VolumeId>> {
-        self.expendable.lock().expect("no panic while holding a list")
-    }
-
     /// Adds an expendable volume.
     pub(crate) fn add_expendable_volume(&self, volume: VolumeId) {
-        self.expendable().push(volume);
+        self.expendable.lock().push(volume);
     }
 
     /// Replaces the expendable volumes.
     pub(crate) fn set_expendable_volumes(&self, volumes: Vec<VolumeId>) {
-        *self.expendable() = volumes;
+        *self.expendable.lock() = volumes;
     }
 }

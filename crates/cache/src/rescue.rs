@@ -12,6 +12,7 @@
 //! it.
 
 use crate::error::CacheError;
+use crate::locks::{CacheLock, OrderedGuard, OrderedMutex};
 use crate::maintenance::StoreMaintainer;
 use crate::page::CachedPage;
 use crate::page_table::PageKey;
@@ -19,7 +20,6 @@ use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{PendingRangeOp, RangeOp};
 use crate::retry::RETRY_AFTER;
 use crate::state::{CacheShared, CacheState};
-use crate::sync::{Mutex, MutexGuard};
 use crate::task::StepProgress;
 use crate::write_back::{
     AppliedChanges, DirtyPage, STEP_PAGES, WriteBack, WriteBackReason, merge_with_store, punch_change,
@@ -80,8 +80,7 @@ pub(crate) struct Rescuer {
     shared: Arc<CacheShared>,
     write_back: Arc<WriteBack>,
     checkpointer: Arc<StoreMaintainer>,
-    /// Held for moments. No other lock is taken meanwhile.
-    outcome: Mutex<RescueOutcome>,
+    outcome: OrderedMutex<RescueOutcome>,
 }
 
 /// The clone of each volume.
@@ -93,12 +92,13 @@ impl Rescuer {
         write_back: Arc<WriteBack>,
         checkpointer: Arc<StoreMaintainer>,
     ) -> Rescuer {
-        Rescuer { shared, write_back, checkpointer, outcome: Mutex::default() }
+        let outcome = OrderedMutex::new(CacheLock::RescueOutcome, RescueOutcome::default());
+        Rescuer { shared, write_back, checkpointer, outcome }
     }
 
     /// The progress.
-    pub(crate) fn outcome(&self) -> MutexGuard<'_, RescueOutcome> {
-        self.outcome.lock().expect("no panic while holding a rescue's outcome")
+    pub(crate) fn outcome(&self) -> OrderedGuard<'_, RescueOutcome> {
+        self.outcome.lock()
     }
 
     /// Whether the buffer has failed and something is in memory alone.

@@ -6,6 +6,7 @@ use crate::bypass::LateLogged;
 use crate::bypassed_pages::BypassedAge;
 use crate::commit::SyncQueue;
 use crate::error::CacheError;
+use crate::locks::{CacheLock, OrderedGuard, OrderedMutex};
 use crate::page_table::PageTable;
 use crate::read::seek::SeekQueue;
 use crate::read::waiting::WaitingReads;
@@ -13,7 +14,7 @@ use crate::retry::RetryList;
 use crate::settings::CacheSettings;
 use crate::status::CacheCounters;
 use crate::stream_detector::StreamDetector;
-use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use crate::sync::{AtomicU64, Condvar, Ordering};
 use crate::task::BackgroundTask;
 use buffer::{Buffer, BufferError};
 use std::cell::Cell;
@@ -30,7 +31,7 @@ pub(crate) struct CacheShared {
     /// See [`CacheSettings::bypass_after`], the initial value.
     bypass_after: AtomicU64,
     store_io_for_syncs: AtomicU64,
-    state: Mutex<CacheState>,
+    state: OrderedMutex<CacheState>,
     work: [Condvar; BackgroundTask::ALL.len()],
 }
 
@@ -131,14 +132,14 @@ impl CacheShared {
             bypass_after: AtomicU64::new(settings.bypass_after),
             settings,
             store_io_for_syncs: AtomicU64::new(0),
-            state: Mutex::new(state),
+            state: OrderedMutex::new(CacheLock::State, state),
             work: Default::default(),
         }
     }
 
     /// Takes the lock. Never held over device I/O or a completion.
-    pub(crate) fn state(&self) -> MutexGuard<'_, CacheState> {
-        self.state.lock().expect("no panic while holding the cache's state")
+    pub(crate) fn state(&self) -> OrderedGuard<'_, CacheState> {
+        self.state.lock()
     }
 
     /// Wakes a worker of this kind.
@@ -152,8 +153,8 @@ impl CacheShared {
     }
 
     /// Waits until a worker of this kind is woken, at most `timeout`.
-    pub(crate) fn wait(&self, task: BackgroundTask, state: MutexGuard<'_, CacheState>, timeout: Duration) {
-        drop(self.work[task as usize].wait_timeout(state, timeout));
+    pub(crate) fn wait(&self, task: BackgroundTask, state: OrderedGuard<'_, CacheState>, timeout: Duration) {
+        drop(self.work[task as usize].wait_timeout(state.for_wait(), timeout));
     }
 
     /// The store, for calls without device I/O.

@@ -3,3 +3,4 @@
 
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+pub(crate) use std::thread_local;

@@ -14,13 +14,13 @@
 use crate::commit::Committer;
 use crate::dirty_scan::DirtyScan;
 use crate::error::CacheError;
+use crate::locks::{CacheLock, OrderedMutex};
 use crate::maintenance::StoreMaintainer;
 use crate::page_table::PageKey;
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::RangeOp;
 use crate::rescue::{FINISHED_RESCUE, UNFINISHED_RESCUE};
 use crate::state::CacheShared;
-use crate::sync::{Mutex, MutexGuard};
 use crate::task::{BackgroundTask, StepProgress};
 use crate::write_back::{FrozenBatch, FrozenPage, STEP_PAGES, WriteBack, WriteBackReason};
 use device::Lsn;
@@ -32,10 +32,12 @@ use store::{NewVolume, StoreError, VolumeId};
 /// Dirty pages that may be frozen under one hold of the lock: some milliseconds of it.
 const FEW_PAGES: usize = 4096;
 
+/// The number of users of each volume in use.
+type VolumeUsers = OrderedMutex<BTreeMap<VolumeId, u64>>;
+
 /// Clones and deletes volumes.
 pub(crate) struct VolumeManager {
-    /// Volumes in use, with their numbers of users. Locked for moments, with no other lock taken meanwhile.
-    used: Arc<Mutex<BTreeMap<VolumeId, u64>>>,
+    used: Arc<VolumeUsers>,
     shared: Arc<CacheShared>,
     committer: Arc<Committer>,
     write_back: Arc<WriteBack>,
@@ -49,16 +51,17 @@ impl VolumeManager {
         write_back: Arc<WriteBack>,
         checkpointer: Arc<StoreMaintainer>,
     ) -> VolumeManager {
-        VolumeManager { used: Arc::default(), shared, committer, write_back, checkpointer }
+        let used = Arc::new(VolumeUsers::new(CacheLock::VolumesInUse, BTreeMap::new()));
+        VolumeManager { used, shared, committer, write_back, checkpointer }
     }
 
     pub(crate) fn use_volume(&self, volume: VolumeId) -> VolumeInUse {
-        *lock(&self.used).entry(volume).or_default() += 1;
+        *self.used.lock().entry(volume).or_default() += 1;
         VolumeInUse { used: self.used.clone(), volume }
     }
 
     pub(crate) fn delete(&self, volume: VolumeId) -> Result<(), CacheError> {
-        if lock(&self.used).contains_key(&volume) {
+        if self.used.lock().contains_key(&volume) {
             return Err(CacheError::InUse { volume });
         }
         let _turn = self.write_back.lock();
@@ -210,13 +213,13 @@ impl VolumeManager {
 
 /// A volume in use. Until this is dropped, it cannot be deleted.
 pub struct VolumeInUse {
-    used: Arc<Mutex<BTreeMap<VolumeId, u64>>>,
+    used: Arc<VolumeUsers>,
     volume: VolumeId,
 }
 
 impl Drop for VolumeInUse {
     fn drop(&mut self) {
-        let mut used = lock(&self.used);
+        let mut used = self.used.lock();
         if let Entry::Occupied(mut users) = used.entry(self.volume) {
             *users.get_mut() -= 1;
             if *users.get() == 0 {
@@ -224,8 +227,4 @@ impl Drop for VolumeInUse {
             }
         }
     }
-}
-
-fn lock(used: &Mutex<BTreeMap<VolumeId, u64>>) -> MutexGuard<'_, BTreeMap<VolumeId, u64>> {
-    used.lock().expect("no panic while counting users")
 }

@@ -30,6 +30,7 @@ use crate::commit::Committer;
 use crate::delta::PageDelta;
 use crate::dirty_scan::{DirtyScan, LOOKS_MAX};
 use crate::error::CacheError;
+use crate::locks::{CacheLock, OrderedGuard, OrderedMutex};
 use crate::page::{CachedPage, PageBody};
 use crate::page_table::{PageKey, PageTable, PendingPunch};
 use crate::planted_bug::{CacheBug, is_planted};
@@ -39,7 +40,6 @@ use crate::relog::Relogger;
 use crate::retry::{RETRY_AFTER, WriteBackItem};
 use crate::state::{CacheShared, CacheState};
 use crate::store_plan::{PageToStore, StorePlan};
-use crate::sync::{Mutex, MutexGuard};
 use crate::task::{BackgroundTask, DeferredCompletions, StepProgress};
 use buffer::GroupNo;
 use device::{Lsn, ObjectId, Page, PageNo, SharedPage};
@@ -82,7 +82,7 @@ pub(crate) struct WriteBack {
     committer: Arc<Committer>,
     relogger: Relogger,
     /// Held for a whole write-back, over device I/O. Taken before the state's lock, never while holding that.
-    cursor: Mutex<WriteBackCursor>,
+    cursor: OrderedMutex<WriteBackCursor>,
 }
 
 /// The position of write-back between steps. The write-back lock protects it.
@@ -207,18 +207,19 @@ impl WriteBack {
         committer: Arc<Committer>,
     ) -> WriteBack {
         let relogger = Relogger::new(shared.clone(), committer.clone());
-        WriteBack { shared, admission, committer, relogger, cursor: Mutex::default() }
+        let cursor = OrderedMutex::new(CacheLock::WriteBack, WriteBackCursor::default());
+        WriteBack { shared, admission, committer, relogger, cursor }
     }
 
     /// Takes the write-back lock: while it is held, no other thread writes anything back.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, WriteBackCursor> {
-        self.cursor.lock().expect("no panic while writing back")
+    pub(crate) fn lock(&self) -> OrderedGuard<'_, WriteBackCursor> {
+        self.cursor.lock()
     }
 
     /// Whether the write-back lock is free.
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn is_idle(&self) -> bool {
-        self.cursor.try_lock().is_ok()
+        self.cursor.is_free()
     }
 
     /// One bounded step, if limits or ages ask for it. `Err` if what it tried stays dirty: a device failed,

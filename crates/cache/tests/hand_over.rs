@@ -7,6 +7,7 @@
 mod sync {
     pub(crate) use shuttle::sync::atomic::{AtomicU64, Ordering};
     pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};
+    pub(crate) use shuttle::thread_local;
 }
 
 /// The sources are linted as a crate.
@@ -24,6 +25,7 @@ mod shipped {
     pub(crate) mod delta;
     pub(crate) mod dirty_scan;
     pub(crate) mod error;
+    pub(crate) mod locks;
     pub(crate) mod maintenance;
     pub(crate) mod page;
     pub(crate) mod page_table;
