@@ -113,7 +113,7 @@ impl SimulationRun {
     /// Draws a request. During background work the request often removes data that the work is about. Recent
     /// cuts are often read.
     fn draw_request(&mut self, client: usize, when: IssueTime) -> ClientRequest {
-        let model = &self.oracle.now;
+        let model = self.oracle.now();
         let cut = self.clients.cut.filter(|&(file, _)| model.inodes.contains_key(&file));
         match (when, cut) {
             (IssueTime::AfterTurns(_), _) if self.random.once_in(4) => self.workload.give_back(model),
@@ -147,7 +147,7 @@ impl SimulationRun {
                 // The removal is issued now. If it arrived later, a rename could have given its name to a
                 // synced file.
                 let removes = matches!(change, ModelChange::Unlink { .. }) && !self.clients.synced.is_empty();
-                let held = change.needs(&self.oracle.now);
+                let held = change.needs(self.oracle.now());
                 self.wait_for(
                     client,
                     if removes { IssueTime::Now } else { when },
@@ -156,11 +156,11 @@ impl SimulationRun {
                 )
             }
             ClientRequest::Read { file, offset, len } => {
-                let right = vec![right_bytes(&self.oracle.now, file, offset, len)];
+                let right = vec![right_bytes(self.oracle.now(), file, offset, len)];
                 self.wait_for(client, when, IssuedRequest::Read { file, offset, len, right }, vec![file])
             }
             ClientRequest::Seek { file, offset, what } => {
-                let version = self.oracle.now.get(file).version;
+                let version = self.oracle.now().get(file).version();
                 self.wait_for(client, when, IssuedRequest::Seek { file, offset, what, version }, vec![file])
             }
             ClientRequest::Sync => {
@@ -171,7 +171,7 @@ impl SimulationRun {
                 // before the sync.
                 self.media.meanwhile.comes_now();
                 self.deliver()?;
-                if !self.oracle.now.inodes.contains_key(&file) {
+                if !self.oracle.now().inodes.contains_key(&file) {
                     return Ok(());
                 }
                 let asked = IssuedRequest::SyncFile(file, self.oracle.moment());
@@ -195,7 +195,7 @@ impl SimulationRun {
     /// Whether `change` removes a name of a file that was synced while it was held.
     fn is_durable_removal(&self, change: &ModelChange) -> bool {
         let ModelChange::Unlink { parent, name } = change else { return false };
-        self.oracle.now.lookup(*parent, name).is_ok_and(|id| self.clients.synced.contains(&id))
+        self.oracle.now().lookup(*parent, name).is_ok_and(|id| self.clients.synced.contains(&id))
     }
 
     /// Removes a name durably, while no other client does anything. The removal takes effect before its
@@ -206,7 +206,7 @@ impl SimulationRun {
         if self.media.power.is_lost() || !self.is_durable_removal(&change) {
             return Ok(());
         }
-        let held = change.needs(&self.oracle.now);
+        let held = change.needs(self.oracle.now());
         let errors = self.counts.errors_told;
         self.wait_for(client, IssueTime::Now, IssuedRequest::Change(change), held)?;
         self.settle()?;
@@ -244,7 +244,7 @@ impl SimulationRun {
         let ticket = self.clients.next;
         self.clients.next = RequestNumber(ticket.0 + 1);
         let clock: Arc<dyn Clock> = self.media.clock.clone();
-        let (model, arrivals, stack) = (&self.oracle.now, &self.clients.arrivals, self.stack());
+        let (model, arrivals, stack) = (self.oracle.now(), &self.clients.arrivals, self.stack());
         let call = RequestCall { model, arrivals, ticket, clock: &clock, stack };
         let request = call.prepare(&asked);
         self.clients.waiting.insert(ticket, WaitingClient { client, asked, held });
@@ -259,14 +259,14 @@ impl SimulationRun {
     }
 
     fn hold(&mut self, id: ModelId) -> Result<(), String> {
-        let ino = number(&self.oracle.now, id);
+        let ino = number(self.oracle.now(), id);
         self.stack().fs.hold(ino).map_err(|error| format!("hold of {id:?}, {ino:?}: {error}"))?;
         *self.clients.holders.entry(id).or_default() += 1;
         Ok(())
     }
 
     fn unhold(&mut self, id: ModelId) {
-        self.stack().fs.unhold(number(&self.oracle.now, id), 1);
+        self.stack().fs.unhold(number(self.oracle.now(), id), 1);
         let holders = self.clients.holders.get_mut(&id).expect("it was held");
         *holders -= 1;
         if *holders == 0 {
@@ -281,7 +281,7 @@ impl SimulationRun {
         let gone = |&(id, inode): &(&ModelId, &crate::model::ModelInode)| {
             inode.links == 0 && !self.clients.holders.contains_key(id)
         };
-        let gone: Vec<ModelId> = self.oracle.now.inodes.iter().filter(gone).map(|(&id, _)| id).collect();
+        let gone: Vec<ModelId> = self.oracle.now().inodes.iter().filter(gone).map(|(&id, _)| id).collect();
         for inode in gone {
             self.oracle
                 .took_effect(ModelChange::Forget { inode }, None, None, self.media.clock.monotonic())
@@ -360,7 +360,7 @@ impl SimulationRun {
                 if self.may_fail_with(&error) {
                     return self.effect_despite_error(change, at);
                 }
-                match self.oracle.now.clone().apply(&change, None) {
+                match self.oracle.now().clone().make(&change, None) {
                     Err(refusal) if refusal.allows(&error) => Ok(()),
                     Err(refusal) => Err(format!("refused with \"{error}\", expected {refusal:?}")),
                     Ok(_) => Err(format!("refused with \"{error}\", expected to succeed")),
@@ -377,9 +377,9 @@ impl SimulationRun {
                 check_read(offset, &right, &bytes)
             }
             (IssuedRequest::Seek { file, offset, what, version }, result) if !self.is_made_up(&result) => {
-                let inode = self.oracle.now.get(file);
+                let inode = self.oracle.now().get(file);
                 // A seek may or may not have seen a change of the file made meanwhile.
-                if inode.version == version {
+                if inode.version() == version {
                     check_seek(inode.content(), offset, what, &result)
                 } else {
                     Ok(())
@@ -402,8 +402,8 @@ impl SimulationRun {
     /// Records a durable removal whose sync failed. The removal itself has happened.
     fn effect_despite_error(&mut self, change: ModelChange, at: i64) -> Result<(), String> {
         let ModelChange::Unlink { parent, name } = &change else { return Ok(()) };
-        let found = self.stack().fs.lookup(number(&self.oracle.now, *parent), name);
-        match (found, self.oracle.now.lookup(*parent, name)) {
+        let found = self.stack().fs.lookup(number(self.oracle.now(), *parent), name);
+        match (found, self.oracle.now().lookup(*parent, name)) {
             (Err(FsError::NotFound), Ok(id)) if self.clients.synced.contains(&id) => {
                 self.check_effect(change, &FsReply::Done, at)
             }
@@ -424,7 +424,7 @@ impl SimulationRun {
         let made = made.map_err(|refusal| format!("succeeded, expected to be refused: {refusal:?}"))?;
         self.remember_for_reads(touched);
         if let (Some(id), FsReply::Attributes(attributes)) = (made.or(touched), reply) {
-            check_attributes(&self.oracle.now, id, attributes)?;
+            check_attributes(self.oracle.now(), id, attributes)?;
         }
         self.forget_nameless();
         Ok(())
@@ -436,7 +436,7 @@ impl SimulationRun {
             if let IssuedRequest::Read { file, offset, len, right } = &mut waiting.asked
                 && Some(*file) == touched
             {
-                right.push(right_bytes(&self.oracle.now, *file, *offset, *len));
+                right.push(right_bytes(self.oracle.now(), *file, *offset, *len));
             }
         }
     }
@@ -473,7 +473,7 @@ impl SimulationRun {
     }
 
     fn check_at_once(&self, request: &ClientRequest) -> Result<(), String> {
-        let (fs, model) = (&self.stack().fs, &self.oracle.now);
+        let (fs, model) = (&self.stack().fs, self.oracle.now());
         match request {
             ClientRequest::Lookup { parent, name } => {
                 let found = fs.lookup(number(model, *parent), name);

@@ -275,7 +275,7 @@ fn perform(run: &mut SimulationRun, step: ProgramStep) -> Result<(), String> {
     }
     // A step that needs a name which an earlier step removed is skipped.
     let is_bypassing = run.stack().cache.bypass_after() < u64::MAX;
-    if let Some(change) = change(&run.oracle.now, step, is_bypassing) {
+    if let Some(change) = change(run.oracle.now(), step, is_bypassing) {
         run.ask(0, IssueTime::Now, ClientRequest::Change(change))?;
         run.settle()?;
     }

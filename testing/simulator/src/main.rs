@@ -27,7 +27,6 @@ mod store_growth;
 mod swarm_weights;
 #[cfg(test)]
 mod tests;
-mod unsynced_pages;
 mod volumes;
 mod watchdog;
 

@@ -2,11 +2,10 @@
 //! model. The model is simple on purpose.
 
 use crate::change::{ChangeErrno, ModelChange};
-use crate::unsynced_pages::{UnsyncedPages, bypasses_buffer};
+use crash_oracle::{CrashFile, WritePath, may_bypass};
 use fs::{CallerCredentials, FallocateMode, FileAttributes, FileKind, IfExists, Ino, SizePolicy};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// The caller of every change.
 pub(crate) const CALLER: CallerCredentials = CallerCredentials { uid: 1000, gid: 100, umask: 0o027 };
@@ -27,10 +26,8 @@ impl ModelId {
 pub(crate) struct FsModel {
     pub(crate) inodes: BTreeMap<ModelId, ModelInode>,
     next: ModelId,
-    /// Whether whole pages that are written to files may bypass the buffer.
-    pub(crate) bypasses: bool,
-    /// The number of the next change.
-    pub(crate) number: u64,
+    /// The path of whole pages that may bypass the buffer.
+    pub(crate) bypass: WritePath,
 }
 
 #[derive(Debug, Clone)]
@@ -44,11 +41,7 @@ pub(crate) struct ModelInode {
     pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The number of names. A directory has one.
     pub(crate) links: u32,
-    /// Raised by each change of content, so that results of comparisons can be reused.
-    pub(crate) version: u64,
     pub(crate) body: ModelBody,
-    /// Other contents that a file may have after a crash.
-    pub(crate) loose: UnsyncedPages,
 }
 
 /// Times in nanoseconds, or `None` where unknown. The time of a change that was not answered before a crash
@@ -93,7 +86,7 @@ impl ModelTimes {
 
 #[derive(Debug, Clone)]
 pub(crate) enum ModelBody {
-    File(Arc<Vec<u8>>),
+    File(CrashFile),
     Directory {
         parent: ModelId,
         names: BTreeMap<ModelName, ModelId>,
@@ -117,8 +110,7 @@ impl ModelBody {
 impl ModelInode {
     fn new(body: ModelBody, mode: u16, now: Option<i64>) -> ModelInode {
         let (uid, gid, times) = (CALLER.uid, CALLER.gid, ModelTimes::all(now));
-        let (xattrs, loose) = (BTreeMap::new(), UnsyncedPages::default());
-        ModelInode { ino: None, mode, uid, gid, times, xattrs, links: 1, version: 0, body, loose }
+        ModelInode { ino: None, mode, uid, gid, times, xattrs: BTreeMap::new(), links: 1, body }
     }
 
     /// Records a change of attributes.
@@ -138,25 +130,24 @@ impl ModelInode {
 
     /// Writes before change `number` are now certain.
     pub(crate) fn settle_before(&mut self, number: u64) {
-        self.version += 1;
-        self.loose.settle_before(number);
-    }
-
-    /// Sets the content to the bytes that were found. Other contents are no longer possible.
-    pub(crate) fn found(&mut self, bytes: &[u8]) {
-        self.settle_before(u64::MAX);
-        if let ModelBody::File(content) = &mut self.body
-            && content[..] != *bytes
-        {
-            *content = Arc::new(bytes.to_vec());
+        if let ModelBody::File(file) = &mut self.body {
+            file.settle_before(number);
         }
     }
 
     /// The bytes of a regular file. Empty for other inodes.
     pub(crate) fn content(&self) -> &[u8] {
         match &self.body {
-            ModelBody::File(bytes) => bytes,
+            ModelBody::File(file) => file.bytes(),
             _ => &[],
+        }
+    }
+
+    /// Raised by each change of a regular file's bytes.
+    pub(crate) fn version(&self) -> u64 {
+        match &self.body {
+            ModelBody::File(file) => file.version(),
+            _ => 0,
         }
     }
 
@@ -178,8 +169,7 @@ impl FsModel {
         FsModel {
             inodes: BTreeMap::from([(ModelId::ROOT, root)]),
             next: ModelId(2),
-            bypasses: false,
-            number: 0,
+            bypass: WritePath::Logged,
         }
     }
 
@@ -227,27 +217,16 @@ impl FsModel {
     }
 
     /// Makes `change` at time `now`, or says why not. Returns the new inode if there is one.
-    pub(crate) fn apply(
+    pub(crate) fn make(
         &mut self,
         change: &ModelChange,
         now: Option<i64>,
     ) -> Result<Option<ModelId>, ChangeErrno> {
-        let made = self.make(change, now);
-        self.number += u64::from(made.is_ok());
-        made
-    }
-
-    /// Writes before change `number` are now certain, in all files.
-    pub(crate) fn settle_before(&mut self, number: u64) {
-        self.inodes.values_mut().for_each(|inode| inode.settle_before(number));
-    }
-
-    fn make(&mut self, change: &ModelChange, now: Option<i64>) -> Result<Option<ModelId>, ChangeErrno> {
         match change {
             ModelChange::Make { parent, name, kind, mode } => {
                 let body = match kind {
                     FileKind::Directory => ModelBody::Directory { parent: *parent, names: BTreeMap::new() },
-                    FileKind::File => ModelBody::File(Arc::default()),
+                    FileKind::File => ModelBody::File(CrashFile::default()),
                     kind => ModelBody::Node(*kind, 0),
                 };
                 return self.add(*parent, name, ModelInode::new(body, *mode, now), now).map(Some);
@@ -275,11 +254,15 @@ impl FsModel {
             ModelChange::Exchange { one, other } => self.exchange(one, other, now)?,
             ModelChange::Write { file, offset, bytes, bypasses } => {
                 let size = self.get(*file).content().len() as u64;
-                let is_bypassing =
-                    self.bypasses && *bypasses && bypasses_buffer(*offset, bytes.len() as u64, size);
-                self.write(*file, *offset, bytes, is_bypassing, now)?;
+                let bypasses = *bypasses && may_bypass(*offset, bytes.len() as u64, size);
+                let path = if bypasses { self.bypass } else { WritePath::Logged };
+                self.file_mut(*file)?.write(*offset, bytes, path);
+                self.get_mut(*file).modify(now);
             }
-            ModelChange::SetSize { file, size } => self.set_size(*file, *size, now)?,
+            ModelChange::SetSize { file, size } => {
+                self.file_mut(*file)?.set_size(*size);
+                self.get_mut(*file).modify(now);
+            }
             ModelChange::Allocate { file, what, offset, len, size } => {
                 self.allocate(*file, *what, *offset..*offset + *len, *size, now)?;
             }
@@ -468,11 +451,9 @@ impl FsModel {
         Ok(())
     }
 
-    fn content_mut(&mut self, file: ModelId) -> Result<&mut Vec<u8>, ChangeErrno> {
-        let inode = self.get_mut(file);
-        inode.version += 1;
-        match &mut inode.body {
-            ModelBody::File(bytes) => Ok(Arc::make_mut(bytes)),
+    fn file_mut(&mut self, file: ModelId) -> Result<&mut CrashFile, ChangeErrno> {
+        match &mut self.get_mut(file).body {
+            ModelBody::File(file) => Ok(file),
             ModelBody::Directory { .. } => Err(ChangeErrno::IsDirectory),
             ModelBody::Symlink(_) | ModelBody::Node(..) => Err(ChangeErrno::Invalid),
         }
@@ -486,16 +467,14 @@ impl FsModel {
         size: SizePolicy,
         now: Option<i64>,
     ) -> Result<(), ChangeErrno> {
-        let content = self.content_mut(file)?;
-        let (start, end, old) = (range.start as usize, range.end as usize, content.len());
+        let content = self.file_mut(file)?;
+        let end = range.end;
         if what != FallocateMode::Allocate {
-            content[start.min(old)..end.min(old)].fill(0);
+            content.zero(range);
         }
-        if size == SizePolicy::Grow && what != FallocateMode::PunchHole && old < end {
-            content.resize(end, 0);
-        }
-        if what != FallocateMode::Allocate && start < old {
-            self.get_mut(file).loose.settle(range);
+        let grows = size == SizePolicy::Grow && what != FallocateMode::PunchHole;
+        if grows && (content.bytes().len() as u64) < end {
+            content.set_size(end);
         }
         self.get_mut(file).modify(now);
         Ok(())
@@ -515,9 +494,9 @@ impl FsModel {
         if from == to && offset.abs_diff(at) < len {
             return Err(ChangeErrno::Invalid);
         }
-        let size = self.content_mut(from)?.len() as u64;
+        let size = self.file_mut(from)?.bytes().len() as u64;
         let end = (offset + len).min(size);
-        let there = self.content_mut(to)?.len() as u64;
+        let there = self.file_mut(to)?.bytes().len() as u64;
         if end <= offset {
             return Ok(());
         }
@@ -526,45 +505,12 @@ impl FsModel {
         if !len.is_multiple_of(4096) && !ends {
             return Err(ChangeErrno::Unsupported);
         }
-        let bytes = self.get(from).content()[offset as usize..end as usize].to_vec();
+        let source = self.file_mut(from)?;
+        let bytes = source.bytes()[offset as usize..end as usize].to_vec();
         // Shared pages are certain: copying settles them first.
-        self.get_mut(from).loose.settle(offset..end);
-        self.write(to, at, &bytes, false, now)
-    }
-
-    fn write(
-        &mut self,
-        file: ModelId,
-        offset: u64,
-        bytes: &[u8],
-        is_bypassing: bool,
-        now: Option<i64>,
-    ) -> Result<(), ChangeErrno> {
-        let (range, number) = (offset..offset + bytes.len() as u64, self.number);
-        self.content_mut(file)?;
-        let inode = self.get_mut(file);
-        match (is_bypassing, &inode.body) {
-            (true, ModelBody::File(content)) => inode.loose.write(content, range, number),
-            _ => inode.loose.settle(range),
-        }
-        let content = self.content_mut(file)?;
-        let (start, end) = (offset as usize, offset as usize + bytes.len());
-        if content.len() < end {
-            content.resize(end, 0);
-        }
-        content[start..end].copy_from_slice(bytes);
-        self.get_mut(file).modify(now);
-        Ok(())
-    }
-
-    fn set_size(&mut self, file: ModelId, size: u64, now: Option<i64>) -> Result<(), ChangeErrno> {
-        let content = self.content_mut(file)?;
-        let shrinks = size < content.len() as u64;
-        content.resize(size as usize, 0);
-        if shrinks {
-            self.get_mut(file).loose.end(size);
-        }
-        self.get_mut(file).modify(now);
+        source.settle(offset..end);
+        self.file_mut(to)?.write(at, &bytes, WritePath::Logged);
+        self.get_mut(to).modify(now);
         Ok(())
     }
 }
@@ -572,10 +518,11 @@ impl FsModel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
-    fn make(model: &mut FsModel, parent: ModelId, name: &[u8], kind: FileKind) -> ModelId {
+    fn add(model: &mut FsModel, parent: ModelId, name: &[u8], kind: FileKind) -> ModelId {
         let change = ModelChange::Make { parent, name: name.to_vec(), kind, mode: 0o644 };
-        model.apply(&change, None).expect("the name is free").expect("an inode is made")
+        model.make(&change, None).expect("the name is free").expect("an inode is made")
     }
 
     fn rename(
@@ -584,16 +531,16 @@ mod tests {
         to: (ModelId, &[u8]),
     ) -> Result<Option<ModelId>, ChangeErrno> {
         let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
-        model.apply(&ModelChange::Rename { from, to, if_exists: IfExists::Replace }, None)
+        model.make(&ModelChange::Rename { from, to, if_exists: IfExists::Replace }, None)
     }
 
     #[test]
     fn a_rename_replaces_files_and_empty_directories_only() {
         let mut model = FsModel::new();
-        let file = make(&mut model, ModelId::ROOT, b"file", FileKind::File);
-        let full = make(&mut model, ModelId::ROOT, b"full", FileKind::Directory);
-        let inner = make(&mut model, full, b"inner", FileKind::Directory);
-        make(&mut model, ModelId::ROOT, b"other", FileKind::File);
+        let file = add(&mut model, ModelId::ROOT, b"file", FileKind::File);
+        let full = add(&mut model, ModelId::ROOT, b"full", FileKind::Directory);
+        let inner = add(&mut model, full, b"inner", FileKind::Directory);
+        add(&mut model, ModelId::ROOT, b"other", FileKind::File);
         assert_eq!(
             rename(&mut model, (ModelId::ROOT, b"file"), (ModelId::ROOT, b"full")),
             Err(ChangeErrno::IsDirectory)
@@ -615,28 +562,25 @@ mod tests {
     #[test]
     fn a_write_past_the_end_leaves_zeros_between() {
         let mut model = FsModel::new();
-        let file = make(&mut model, ModelId::ROOT, b"file", FileKind::File);
+        let file = add(&mut model, ModelId::ROOT, b"file", FileKind::File);
         model
-            .apply(
-                &ModelChange::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]), bypasses: false },
-                None,
-            )
+            .make(&ModelChange::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]), bypasses: false }, None)
             .expect("a file");
         assert_eq!(model.get(file).content(), [0, 0, 0, 7, 7]);
-        model.apply(&ModelChange::SetSize { file, size: 4 }, None).expect("a file");
-        model.apply(&ModelChange::SetSize { file, size: 6 }, None).expect("a file");
+        model.make(&ModelChange::SetSize { file, size: 4 }, None).expect("a file");
+        model.make(&ModelChange::SetSize { file, size: 6 }, None).expect("a file");
         assert_eq!(model.get(file).content(), [0, 0, 0, 7, 0, 0]);
     }
 
     #[test]
     fn an_unlinked_file_stays_until_it_is_forgotten() {
         let mut model = FsModel::new();
-        let file = make(&mut model, ModelId::ROOT, b"file", FileKind::File);
+        let file = add(&mut model, ModelId::ROOT, b"file", FileKind::File);
         model
-            .apply(&ModelChange::Unlink { parent: ModelId::ROOT, name: b"file".to_vec() }, None)
+            .make(&ModelChange::Unlink { parent: ModelId::ROOT, name: b"file".to_vec() }, None)
             .expect("it exists");
         model
-            .apply(&ModelChange::Write { file, offset: 0, bytes: Arc::new(vec![1]), bypasses: false }, None)
+            .make(&ModelChange::Write { file, offset: 0, bytes: Arc::new(vec![1]), bypasses: false }, None)
             .expect("still there");
         model.drop_nameless();
         assert!(!model.inodes.contains_key(&file));

@@ -5,53 +5,58 @@
 use crate::change::{ChangeErrno, ModelChange};
 use crate::model::{FsModel, ModelBody, ModelId};
 use crate::stack::{SeenBody, SeenTree};
+use crash_oracle::{CrashHistory, CrashModel, HistoryMoment, WritePath};
 use fs::Ino;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// The reason why a history can be replayed.
-const REPLAYS: &str = "the model accepted it when it happened";
-/// The number of candidates that a report shows.
-const CANDIDATES_SHOWN: usize = 12;
+/// The data that a sync covers beside all logged changes.
+pub(crate) type SyncScope = crash_oracle::SyncScope<ModelId>;
 
 /// The model's history. The run owns it.
 #[derive(Clone)]
 pub(crate) struct HistoryOracle {
-    /// The least state that must survive: all changes before the last completed sync was issued.
-    durable: FsModel,
-    /// Changes that took effect since, oldest first.
-    since: VecDeque<ChangeEffect>,
-    /// The state after all changes: what running programs see.
-    pub(crate) now: FsModel,
-    /// Number of the first change in `since`, counted from the start of the run.
-    first: u64,
-    /// The numbers of changes that are not known to be durable with all their bytes, each with the time of
-    /// its reply.
-    answered: VecDeque<(u64, Duration)>,
+    history: CrashHistory<FsModel>,
+    /// The moments after changes that are not known to be durable with all their bytes, each with the time of
+    /// the change's reply.
+    answered: VecDeque<(HistoryMoment, Duration)>,
     /// The history of a copy while it is made. It begins at the request for the copy.
     copy: Option<Box<HistoryOracle>>,
 }
 
 /// A change that took effect, with its time, and the number of a new inode if the reply told it.
 #[derive(Debug, Clone)]
-struct ChangeEffect {
+pub(crate) struct ChangeEffect {
     change: ModelChange,
     ino: Option<Ino>,
     at: Option<i64>,
 }
 
-/// A moment in the history: the number of changes before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct HistoryMoment(u64);
+impl CrashModel for FsModel {
+    type Change = ChangeEffect;
+    type File = ModelId;
+    type Made = Option<ModelId>;
+    type Refusal = ChangeErrno;
 
-/// The data that a sync covers beside all logged changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SyncScope {
-    Logged,
-    /// All bytes of one file.
-    File(ModelId),
-    /// All bytes of all files.
-    All,
+    fn apply(&mut self, effect: &ChangeEffect, bypass: WritePath) -> Result<Option<ModelId>, ChangeErrno> {
+        self.bypass = bypass;
+        let made = self.make(&effect.change, effect.at)?;
+        if let Some(id) = made {
+            self.get_mut(id).ino = effect.ino;
+        }
+        Ok(made)
+    }
+
+    fn settle_before(&mut self, file: Option<&ModelId>, number: u64) {
+        match file {
+            Some(file) => self.inodes.get_mut(file).into_iter().for_each(|file| file.settle_before(number)),
+            None => self.inodes.values_mut().for_each(|inode| inode.settle_before(number)),
+        }
+    }
+
+    fn describe(effect: &ChangeEffect) -> String {
+        effect.change.describe()
+    }
 }
 
 /// The place of the recovered state in the history.
@@ -71,29 +76,24 @@ impl HistoryOracle {
 
     /// A history whose only state is `model`.
     fn of(model: FsModel) -> HistoryOracle {
-        let first = model.number;
-        HistoryOracle {
-            durable: model.clone(),
-            since: VecDeque::new(),
-            now: model,
-            first,
-            answered: VecDeque::new(),
-            copy: None,
-        }
+        HistoryOracle { history: CrashHistory::new(model), answered: VecDeque::new(), copy: None }
+    }
+
+    /// The state after all changes: what running programs see.
+    pub(crate) fn now(&self) -> &FsModel {
+        self.history.now()
     }
 
     /// A history whose only state is the present one.
     pub(crate) fn as_of_now(&self) -> HistoryOracle {
-        let mut now = self.now.clone();
-        now.settle_before(u64::MAX);
-        now.bypasses = false;
+        let mut now = self.now().clone();
+        now.settle_before(None, u64::MAX);
         HistoryOracle::of(now)
     }
 
     /// Allows writes of whole pages to bypass the buffer from now on. All earlier changes must be durable.
     pub(crate) fn allow_bypassing(&mut self) {
-        assert!(self.since.is_empty(), "what comes before was made under another rule");
-        (self.now.bypasses, self.durable.bypasses) = (true, true);
+        self.history.allow_bypassing();
     }
 
     /// Begins the history of a copy: changes from now on may be in the copy, too.
@@ -105,7 +105,7 @@ impl HistoryOracle {
     /// [`begin_copy`](HistoryOracle::begin_copy).
     pub(crate) fn end_copy(&mut self) -> (HistoryOracle, u64) {
         let copy = *self.copy.take().expect("a copy was begun");
-        let meanwhile = copy.since.len() as u64;
+        let meanwhile = copy.history.unsynced_changes() as u64;
         (copy, meanwhile)
     }
 
@@ -119,44 +119,30 @@ impl HistoryOracle {
         answered: Duration,
     ) -> Result<Option<ModelId>, ChangeErrno> {
         let effect = ChangeEffect { change, ino, at };
-        let made = replay(&mut self.now, &effect)?;
+        let made = self.history.record(effect.clone())?;
         if let Some(copy) = &mut self.copy {
-            replay(&mut copy.now, &effect).expect(REPLAYS);
-            copy.since.push_back(effect.clone());
+            copy.history.record(effect).expect("a copy accepts what its source did");
         }
-        self.answered.push_back((self.moment().0, answered));
-        self.since.push_back(effect);
+        self.answered.push_back((self.moment(), answered));
         Ok(made)
     }
 
     /// The present moment. A sync issued now covers the changes before it.
     pub(crate) fn moment(&self) -> HistoryMoment {
-        HistoryMoment(self.first + self.since.len() as u64)
+        self.history.moment()
     }
 
     /// Records that a sync issued at `moment` completed.
     pub(crate) fn synced(&mut self, moment: HistoryMoment, what: SyncScope) {
-        while self.first < moment.0 {
-            let effect = self.since.pop_front().expect("a moment lies in the history");
-            replay(&mut self.durable, &effect).expect(REPLAYS);
-            self.first += 1;
-        }
-        match what {
-            SyncScope::Logged => {}
-            SyncScope::File(file) => {
-                let file = self.durable.inodes.get_mut(&file).into_iter();
-                file.for_each(|file| file.settle_before(moment.0));
-            }
-            SyncScope::All => self.durable.settle_before(moment.0),
-        }
+        self.history.synced(moment, what);
     }
 
     /// Records that all changes answered by the time `answered` are durable.
     pub(crate) fn durable_until(&mut self, answered: Duration) {
         let older = self.answered.iter().take_while(|(_, one)| *one <= answered).count();
         let newest = self.answered.drain(..older).next_back();
-        if let Some((last, _)) = newest {
-            self.synced(HistoryMoment(last + 1), SyncScope::All);
+        if let Some((after, _)) = newest {
+            self.synced(after, SyncScope::All);
         }
     }
 
@@ -167,73 +153,38 @@ impl HistoryOracle {
         seen: &SeenTree,
         outstanding: &[ModelChange],
     ) -> Result<RecoveredPrefix, String> {
-        let completed = self.since.len();
+        let completed = self.history.unsynced_changes();
         let mut comparison = ModelComparison::new(seen);
-        let mut model = self.durable.clone();
-        let mut differences = Vec::new();
-        for kept in 0..=completed {
-            match comparison.difference(&model) {
-                None => return Ok(self.go_on(model, &comparison, RecoveredPrefix { kept, completed })),
-                Some(difference) => differences.push(difference),
+        match self.history.find(|model| comparison.difference(model)) {
+            Ok(found) => {
+                self.go_on(found.model, &comparison);
+                Ok(RecoveredPrefix { kept: found.kept, completed })
             }
-            if let Some(effect) = self.since.get(kept) {
-                replay(&mut model, effect).expect(REPLAYS);
+            Err(mut none) => {
+                none.newest.bypass = self.history.bypass();
+                let with_some = with_some_of(&none.newest, outstanding, seen);
+                let (model, comparison) = with_some.ok_or(none.report)?;
+                self.go_on(model, &comparison);
+                Ok(RecoveredPrefix { kept: completed, completed })
             }
-        }
-        match with_some_of(&model, outstanding, seen) {
-            Some((model, comparison)) => {
-                Ok(self.go_on(model, &comparison, RecoveredPrefix { kept: completed, completed }))
-            }
-            None => Err(self.explain(&differences)),
         }
     }
 
-    fn go_on(
-        &mut self,
-        mut model: FsModel,
-        comparison: &ModelComparison<'_>,
-        found: RecoveredPrefix,
-    ) -> RecoveredPrefix {
+    fn go_on(&mut self, mut model: FsModel, comparison: &ModelComparison<'_>) {
         model.drop_nameless();
         for (id, &ino) in &comparison.pairs {
             let inode = model.inodes.get_mut(id).expect("compared inodes are in the model");
             inode.ino = Some(ino);
             inode.times.learn(&comparison.seen.0[&ino].attributes);
-            if let SeenBody::File(bytes) = &comparison.seen.0[&ino].body {
-                inode.found(bytes);
+            if let (ModelBody::File(file), SeenBody::File(bytes)) =
+                (&mut inode.body, &comparison.seen.0[&ino].body)
+            {
+                file.found(bytes);
             }
         }
-        self.first += self.since.len() as u64;
-        model.number = self.first;
-        self.since.clear();
+        self.history.restart(model);
         self.answered.clear();
-        self.now = model.clone();
-        self.durable = model;
-        found
     }
-
-    fn explain(&self, differences: &[String]) -> String {
-        let mut text = String::from("what is there is the state after no prefix of the history:\n");
-        let skipped = differences.len().saturating_sub(CANDIDATES_SHOWN);
-        for (kept, difference) in differences.iter().enumerate() {
-            if kept == 0 || kept > skipped {
-                let base = if kept == 0 { " (the last completed sync)" } else { "" };
-                text += &format!("  after change {kept}{base}: {difference}\n");
-            }
-            if let Some(effect) = self.since.get(kept).filter(|_| kept >= skipped) {
-                text += &format!("    then change {}: {}\n", kept + 1, effect.change.describe());
-            }
-        }
-        text
-    }
-}
-
-fn replay(model: &mut FsModel, effect: &ChangeEffect) -> Result<Option<ModelId>, ChangeErrno> {
-    let made = model.apply(&effect.change, effect.at)?;
-    if let Some(id) = made {
-        model.inodes.get_mut(&id).expect("it was just made").ino = effect.ino;
-    }
-    Ok(made)
 }
 
 /// Finds a model in which some of `outstanding` took effect, in some order, and that equals `seen`. Tries one
@@ -258,7 +209,7 @@ fn with_some_after<'a>(
             return None;
         }
         let mut with = model.clone();
-        with.apply(change, None).ok()?;
+        with.make(change, None).ok()?;
         let mut comparison = ModelComparison::new(seen);
         if comparison.difference(&with).is_none() {
             return Some((with, comparison));
@@ -342,9 +293,9 @@ impl<'a> ModelComparison<'a> {
             (ModelBody::Node(_, expected), SeenBody::Node(found)) if expected != found => {
                 Some(format!("is the device {found}, expected {expected}"))
             }
-            (ModelBody::File(_), SeenBody::File(bytes)) => {
-                let compared = self.compared.entry((id, inode.version, ino));
-                compared.or_insert_with(|| inode.loose.difference(inode.content(), bytes)).clone()
+            (ModelBody::File(file), SeenBody::File(bytes)) => {
+                let compared = self.compared.entry((id, file.version(), ino));
+                compared.or_insert_with(|| file.difference(bytes)).clone()
             }
             (ModelBody::Symlink(target), SeenBody::Symlink(found)) if target != found => {
                 Some(format!("leads to {}, expected {}", found.escape_ascii(), target.escape_ascii()))
@@ -464,14 +415,6 @@ mod tests {
             assert!(history().0.recovered(&seen(b"a", content), &[]).is_err(), "{content:?} is no prefix");
         }
         assert!(history().0.recovered(&seen(b"b", &[1]), &[]).is_err(), "the name is wrong");
-    }
-
-    #[test]
-    fn what_was_synced_must_be_there() {
-        let (mut oracle, _) = history();
-        oracle.synced(oracle.moment(), SyncScope::All);
-        assert!(oracle.recovered(&seen(b"a", &[1]), &[]).is_err());
-        assert!(oracle.recovered(&seen(b"a", &[1, 2]), &[]).is_ok());
     }
 
     #[test]

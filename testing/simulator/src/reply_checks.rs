@@ -3,7 +3,7 @@
 use crate::model::{FsModel, ModelBody, ModelId};
 use crate::oracle::expected_links;
 use crate::request_call::FsReply;
-use crate::unsynced_pages::bytes_difference;
+use crash_oracle::bytes_difference;
 use device::BLOCK_BYTES;
 use fs::{FileAttributes, FileKind, FsError, SeekWhence};
 use std::ops::Range;
@@ -69,7 +69,7 @@ pub(crate) fn check_seek(
 pub(crate) fn check_attributes(model: &FsModel, id: ModelId, found: &FileAttributes) -> Result<(), String> {
     let inode = model.get(id);
     let size = match &inode.body {
-        ModelBody::File(bytes) => Some(bytes.len() as u64),
+        ModelBody::File(file) => Some(file.bytes().len() as u64),
         ModelBody::Symlink(target) => Some(target.len() as u64),
         ModelBody::Directory { .. } => None,
         ModelBody::Node(..) => Some(0),

@@ -2,8 +2,8 @@
 
 use crate::change::ModelChange;
 use crate::model::{CALLER, FsModel, ModelId};
-use crate::oracle::HistoryMoment;
 use crate::stack::SimulatedStack;
+use crash_oracle::HistoryMoment;
 use device::Clock;
 use fs::{FileAttributes, Fs, FsCompletion, FsError, Ino, SeekWhence, SetAttributes, SetTime};
 use std::sync::{Arc, Mutex};

@@ -2,124 +2,56 @@
 //! the store's work. After the crash the cache has a prefix of the transactions; except that each bypassed
 //! page that was not synced is, as a whole, one of its versions.
 
-use crate::common::Disks;
-use crate::common::apply_at_once;
 use crate::common::meddled::{Meddled, Meddler};
+use crate::common::volume_model::{ObjectStep, VolumeModel, read_objects};
+use crate::common::{Disks, apply_at_once};
 use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange};
+use crash_oracle::{CrashHistory, HistoryMoment, SyncScope};
 use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SeededRng, VolumeId};
 use sim_disk::SimClock;
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 const OBJECTS: u64 = 3;
 const PAGES: u64 = 8;
 const HALF: usize = BLOCK_BYTES / 2;
+/// Holds the number of the newest transaction, so that no two prefixes look alike.
 const COUNTER: ObjectId = VolumeId::MAIN.object(0, 0);
-
-type Halves = [u32; 2];
-type Snapshot = BTreeMap<(u64, u64), State>;
-
-#[derive(Clone, Default, Debug)]
-struct State {
-    now: Halves,
-    /// The older content, and the change that replaced it.
-    older: Vec<(Halves, u64)>,
-}
 
 struct World {
     random: SeededRng,
-    first: u64,
-    /// Beginning with change `first`.
-    history: Vec<Snapshot>,
-    synced: u64,
+    history: CrashHistory<VolumeModel>,
     acts: u64,
-}
-
-#[derive(Clone, Copy)]
-enum What {
-    All,
-    Logged,
-    Object(u64),
 }
 
 fn object(number: u64) -> ObjectId {
     VolumeId::MAIN.object(1 + number, 1)
 }
 
-impl World {
-    fn newest(&self) -> u64 {
-        self.first + self.history.len() as u64 - 1
-    }
-
-    fn was_synced(&mut self, moment: u64, what: What) {
-        self.synced = self.synced.max(moment);
-        if moment < self.first {
-            return;
-        }
-        for snapshot in &mut self.history[(moment - self.first) as usize..] {
-            for (&(object, _), state) in snapshot.iter_mut() {
-                let is_covered = match what {
-                    What::All => true,
-                    What::Logged => false,
-                    What::Object(of) => of == object,
-                };
-                if is_covered {
-                    state.older.retain(|&(_, until)| until > moment);
-                }
-            }
-        }
-    }
-}
-
-fn bytes_of(values: &[u32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_le_bytes().repeat(HALF / 4)).collect()
-}
-
 fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     world.lock().expect("one thread")
 }
 
-fn sync(world: &Arc<Mutex<World>>, cache: &Cache, moment: u64, what: What) {
+fn sync(world: &Arc<Mutex<World>>, cache: &Cache, moment: HistoryMoment, scope: SyncScope<ObjectId>) {
     let told = world.clone();
     let then = Box::new(move |done: Result<(), _>| {
         if done.is_ok() {
-            lock(&told).was_synced(moment, what);
+            lock(&told).history.synced(moment, scope);
         }
     });
-    match what {
-        What::All => cache.sync(then),
-        What::Logged => cache.sync_logged(then),
-        What::Object(of) => cache.sync_object(object(of), then),
+    match scope {
+        SyncScope::All => cache.sync(then),
+        SyncScope::Logged => cache.sync_logged(then),
+        SyncScope::File(object) => cache.sync_object(object, then),
     }
-}
-
-/// The pages after a clone or a move of `count` pages.
-fn transfer(
-    after: &mut Snapshot,
-    (of, page): (u64, u64),
-    (to, at): (u64, u64),
-    count: u64,
-    is_clone: bool,
-) -> PageTransfer {
-    for index in 0..count {
-        let now = after.entry((of, page + index)).or_default().now;
-        after.insert((to, at + index), State { now, older: Vec::new() });
-        let left = if is_clone { now } else { [0; 2] };
-        after.insert((of, page + index), State { now: left, older: Vec::new() });
-    }
-    let first = PageNo(page);
-    let end = PageNo(page + count);
-    PageTransfer { from: object(of), first, end, to: object(to), at: PageNo(at) }
 }
 
 /// One request of a client.
 fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
     let mut guard = lock(world);
     guard.acts += 1;
-    let moment = guard.newest();
-    let number = guard.newest() + 1;
-    let value = number as u32;
+    let moment = guard.history.moment();
+    let number = moment.changes() + 1;
     let random = &mut guard.random;
     let of = random.below(OBJECTS);
     let page = random.below(PAGES);
@@ -127,97 +59,48 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
     let kind = random.below(20);
     let to = random.below(OBJECTS);
     let at = random.below(PAGES);
-    let half = random.below(2);
-    let what = [What::All, What::Logged, What::Object(of)][random.below(3) as usize];
+    let half = random.below(2) as usize;
+    let scope = [SyncScope::All, SyncScope::Logged, SyncScope::File(object(of))][random.below(3) as usize];
     if kind < 3 {
         drop(guard);
-        return sync(world, cache, moment, what);
+        return sync(world, cache, moment, scope);
     }
-    let mut after = guard.history.last().expect("one").clone();
-    let whole = bytes_of(&vec![value; 2 * count as usize]);
-    let part = bytes_of(&[value]);
-    let offset = page * BLOCK_BYTES as u64;
-    let mut settled = |of, page, now: Halves| after.insert((of, page), State { now, older: Vec::new() });
-    let change = match kind {
-        3..5 => {
-            (page..page + count).for_each(|page| drop(settled(of, page, [value; 2])));
-            ObjectChange::Write { object: object(of), offset, bytes: &whole }
-        }
-        5..9 => {
-            let mut now = after.entry((of, page)).or_default().now;
-            now[half as usize] = value;
-            after.insert((of, page), State { now, older: Vec::new() });
-            ObjectChange::Write { object: object(of), offset: offset + half * HALF as u64, bytes: &part }
-        }
-        9..15 => {
-            for page in page..page + count {
-                let state = after.entry((of, page)).or_default();
-                state.older.push((state.now, number));
-                state.now = [value; 2];
-            }
-            ObjectChange::FileWrite {
-                object: object(of),
-                offset,
-                bytes: &whole,
-                size: offset + whole.len() as u64,
-            }
-        }
-        15..17 => {
-            (page..page + count).for_each(|page| drop(settled(of, page, [0; 2])));
-            ObjectChange::Zero { object: object(of), offset, len: count * BLOCK_BYTES as u64 }
-        }
-        17 => {
-            after.iter_mut().filter(|((one, _), _)| *one == of).for_each(|(_, state)| state.older.clear());
-            ObjectChange::LogBypassed { object: object(of) }
-        }
+    let offset = page as usize * BLOCK_BYTES;
+    let len = count as usize * BLOCK_BYTES;
+    let bytes = |len: usize| (number as u32).to_le_bytes().repeat(len / 4);
+    let step = match kind {
+        3..5 => ObjectStep::Write(object(of), offset, bytes(len)),
+        5..9 => ObjectStep::Write(object(of), offset + half * HALF, bytes(HALF)),
+        9..15 => ObjectStep::Bypass(object(of), offset, bytes(len)),
+        15..17 => ObjectStep::Zero(object(of), offset, len),
+        17 => ObjectStep::LogBypassed(object(of)),
         kind => {
-            let count = count.min(PAGES - at);
+            let end = PageNo(page + count.min(PAGES - at));
             if of == to {
                 return;
             }
-            let transfer = transfer(&mut after, (of, page), (to, at), count, kind == 18);
-            if kind == 18 { ObjectChange::Clone { transfer } } else { ObjectChange::Move { transfer } }
+            let transfer =
+                PageTransfer { from: object(of), first: PageNo(page), end, to: object(to), at: PageNo(at) };
+            if kind == 18 { ObjectStep::Clone(transfer) } else { ObjectStep::Move(transfer) }
         }
     };
-    let marker = number.to_le_bytes();
-    let changes = [change, ObjectChange::Write { object: COUNTER, offset: 0, bytes: &marker }];
-    if matches!(apply_at_once(&cache, &changes), Some(Ok(_))) {
-        guard.history.push(after);
+    let steps = vec![step, ObjectStep::Write(COUNTER, 0, number.to_le_bytes().to_vec())];
+    let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| step.change(VolumeId::MAIN)).collect();
+    if matches!(apply_at_once(cache, &changes), Some(Ok(_))) {
+        let Ok(()) = guard.history.record(steps);
     }
-    drop(guard);
 }
 
 fn check(seed: u64, world: &mut World, cache: &Cache) {
-    let counter = cache.read_now(COUNTER, 0, 8).expect("sound disks");
-    let found = u64::from_le_bytes(counter.try_into().expect("eight"));
-    let synced = world.synced;
-    let newest = world.newest();
-    assert!(synced <= found && found <= newest, "seed {seed}: {found} of {newest}, {synced} synced");
-    let mut expected = world.history[(found - world.first) as usize].clone();
-    for of in 0..OBJECTS {
-        let bytes = cache.read_now(object(of), 0, PAGES as usize * BLOCK_BYTES).expect("sound disks");
-        for page in 0..PAGES {
-            let state = expected.entry((of, page)).or_default();
-            let seen = [0, 1].map(|half| {
-                let at = page as usize * BLOCK_BYTES + half * HALF;
-                let words: Vec<u32> = bytes[at..at + HALF]
-                    .chunks(4)
-                    .map(|word| u32::from_le_bytes(word.try_into().expect("four")))
-                    .collect();
-                assert!(words.iter().all(|word| *word == words[0]), "seed {seed}: half a half");
-                words[0]
-            });
-            let may_be = seen == state.now || state.older.iter().any(|(older, _)| *older == seen);
-            assert!(
-                may_be,
-                "seed {seed}: object {of} page {page} is {seen:?} at change {found} ({synced} synced): {state:?}"
-            );
-            *state = State { now: seen, older: Vec::new() };
+    let objects = (0..OBJECTS).map(object).chain([COUNTER]);
+    let found = read_objects(cache, VolumeId::MAIN, objects);
+    match world.history.find(|model| model.difference(&found)) {
+        Ok(mut prefix) => {
+            prefix.model.found(&found);
+            world.history.restart(prefix.model);
         }
+        Err(none) => panic!("seed {seed}: {}", none.report),
     }
-    world.first = found;
-    world.history = vec![expected];
-    world.synced = found;
 }
 
 fn draw_settings(random: &mut SeededRng) -> CacheSettings {
@@ -236,13 +119,9 @@ fn run(seed: u64, crashes: u64) -> u64 {
     let disks = Disks::new(seed, 4096, 256, 16);
     let clock = Arc::new(SimClock::new());
     let mut random = SeededRng::new(seed);
-    let world = Arc::new(Mutex::new(World {
-        random: SeededRng::new(seed ^ 77),
-        first: 0,
-        history: vec![Snapshot::new()],
-        synced: 0,
-        acts: 0,
-    }));
+    let mut history = CrashHistory::new(VolumeModel::default());
+    history.allow_bypassing();
+    let world = Arc::new(Mutex::new(World { random: SeededRng::new(seed ^ 77), history, acts: 0 }));
     for _ in 0..crashes {
         let settings = draw_settings(&mut random);
         let meddler: Arc<Mutex<Option<Meddler>>> = Arc::default();

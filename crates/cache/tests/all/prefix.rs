@@ -66,8 +66,7 @@ fn what_was_drained_is_in_the_store_alone() {
     drop(cache);
     let cache = machine.open().expect("a drained store");
     assert_eq!(cache.status().counters.replayed, 0, "a drained buffer still held records");
-    run.durable = run.now();
-    run.since.clear();
+    run.all_synced();
     run.adopt(&cache);
 }
 

@@ -1,8 +1,8 @@
 //! A buffer that fails for good: changes that were in memory alone become a volume, and the cached volume is
 //! what the buffer makes of it.
 
-use crate::common::apply_at_once;
-use crate::common::{Disks, Machine, Model, OBJECT_BYTES, Run, change, plain, read_whole};
+use crate::common::volume_model::VolumeModel;
+use crate::common::{Disks, Machine, Run, apply_at_once, plain, read_whole};
 use cache::{BackgroundTask, Cache, ObjectChange};
 use device::{BLOCK_BYTES, Block, ObjectId, PageNo, VolumeId};
 use sim_disk::DiskFaults;
@@ -27,9 +27,9 @@ fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
     for _ in 0..run.random.below(8) {
         // Not through `Run::apply`, whose steps would commit.
         let steps = run.transaction();
-        let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| change(step, run.volume)).collect();
+        let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| step.change(run.volume)).collect();
         if matches!(apply_at_once(&cache, &changes), Some(Ok(_))) {
-            run.since.push(steps);
+            run.record(steps);
         } else {
             run.number_anew();
             break;
@@ -39,14 +39,13 @@ fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
     cache.step(BackgroundTask::Commit);
 }
 
-fn assert_is(cache: &Cache, name: &str, model: &Model, seed: u64) {
+fn assert_is(cache: &Cache, name: &str, model: &VolumeModel, seed: u64) {
     let volume = cache.store().volumes().named(name).expect("the volume").id;
     for slot in 0..crate::common::OBJECTS {
         for generation in 0..40 {
             let object = VolumeId::MAIN.object(slot, generation);
-            let zeros = vec![0; OBJECT_BYTES];
             let found = read_whole(cache, object.in_volume(volume));
-            assert!(found == *model.get(&object).unwrap_or(&zeros), "seed {seed}: object {object} of {name}");
+            assert!(found == model.bytes(object), "seed {seed}: object {object} of {name}");
         }
     }
 }
@@ -83,7 +82,7 @@ fn everything_that_anybody_was_told_of_is_in_a_volume_and_the_cached_one_is_what
             continue;
         };
         rescues += 1;
-        let all = run.now();
+        let all = run.history.now().clone();
         assert_is(&cache, &name, &all, seed);
         assert_eq!(cache.store().volumes().all().len(), 2, "seed {seed}: what was begun is gone");
         drop(cache);
@@ -102,9 +101,7 @@ fn everything_that_anybody_was_told_of_is_in_a_volume_and_the_cached_one_is_what
         // The rescued volume is mounted.
         let volume = cache.store().volumes().named(&name).expect("the volume").id;
         run.volume = volume;
-        run.durable = all;
-        run.since = Vec::new();
-        run.begin_anew();
+        run.begin_anew(all);
         for _ in 0..30 {
             assert!(run.apply(&machine, &cache) && run.read(&machine, &cache));
         }

@@ -17,13 +17,11 @@ fn ranges_read_at_once_are_as_last_written() {
                 drop(cache);
                 cache = machine.open().expect("sound media");
             }
-            let now = run.now();
             for slot in 0..OBJECTS {
                 let object = VolumeId::MAIN.object(slot, run.generations.get(&slot).copied().unwrap_or(0));
                 let at = run.random.below(OBJECT_BYTES as u64 - 2) as usize;
                 let len = (1 + run.random.below(9000) as usize).min(OBJECT_BYTES - 1 - at);
-                let zeros = vec![0; OBJECT_BYTES];
-                let content = now.get(&object).unwrap_or(&zeros);
+                let content = run.history.now().bytes(object);
                 let wanted = &content[at..at + len];
                 let ranges = [(at as u64 + 1, len), (at as u64, len)];
                 let found = cache.read_all_now(object, &ranges).expect("a store that works");

@@ -2,11 +2,12 @@
 //! any subset of the writes that were not flushed. A clone is a state of its source during the call, or does
 //! not exist. A volume that is not written any more keeps its state, even if only the buffer has some of it.
 
-use crate::common::apply_at_once;
 use crate::common::meddled::{Meddled, Meddler};
-use crate::common::{Machine, Model, OBJECT_BYTES, Run, Step, apply_to, change, delete_rescued};
+use crate::common::volume_model::{ObjectStep, VolumeModel, read_objects};
+use crate::common::{Machine, Run, apply_at_once, delete_rescued};
 use cache::{BackgroundTask, Cache, CacheError, FetchMode, ObjectChange};
-use device::{ObjectId, SeededRng};
+use crash_oracle::{CrashHistory, HistoryMoment, SyncScope};
+use device::SeededRng;
 use sim_disk::{DiskFaults, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,7 +23,7 @@ const OTHERS_MAX: usize = 3;
 enum Pending {
     Nothing,
     /// A clone that may exist, and the states that it may have.
-    Clone(String, Vec<Model>),
+    Clone(String, CrashHistory<VolumeModel>),
     Delete(VolumeId),
 }
 
@@ -49,7 +50,7 @@ struct World {
     run: Run,
     mounted: VolumeId,
     /// The state of each other volume.
-    others: BTreeMap<VolumeId, Model>,
+    others: BTreeMap<VolumeId, VolumeModel>,
     pending: Pending,
     names: u64,
     tally: Tally,
@@ -97,8 +98,7 @@ impl World {
         match std::mem::replace(&mut self.pending, Pending::Nothing) {
             Pending::Clone(name, may_be) => match cache.store().volumes().named(&name) {
                 Some(volume) => {
-                    let which = self.which(cache, volume.id, &may_be);
-                    self.others.insert(volume.id, may_be[which].clone());
+                    self.others.insert(volume.id, self.state_of(cache, volume.id, &may_be));
                     self.tally.found += 1;
                 }
                 None => self.tally.not_found += 1,
@@ -113,39 +113,26 @@ impl World {
 
     /// Mounts the other volume. Everything of this one is durable.
     fn mount(&mut self, to: VolumeId) {
-        let now = self.run.now();
-        self.others.insert(self.mounted, now);
-        self.run.durable = self.others.remove(&to).expect("one that is there");
-        self.run.begin_anew();
+        self.others.insert(self.mounted, self.run.history.now().clone());
+        self.run.begin_anew(self.others.remove(&to).expect("one that is there"));
         self.mounted = to;
         self.run.volume = to;
     }
 
     fn compare_others(&self, cache: &Cache) {
         for (&volume, model) in &self.others {
-            self.which(cache, volume, std::slice::from_ref(model));
+            self.state_of(cache, volume, &CrashHistory::new(model.clone()));
         }
     }
 
-    /// Which of several states a volume has; the last one among equal states.
-    fn which(&self, cache: &Cache, volume: VolumeId, models: &[Model]) -> usize {
-        let mut candidates: Vec<usize> = (0..models.len()).collect();
-        let all = models.iter().chain(self.others.values()).chain([&self.run.durable]);
-        let mut objects: Vec<ObjectId> = all.flat_map(|model| model.keys().copied()).collect();
-        objects.sort();
-        objects.dedup();
-        for object in objects {
-            let found = cache.read_now(object.in_volume(volume), 0, OBJECT_BYTES).expect("a read with power");
-            let zeros = vec![0; OBJECT_BYTES];
-            candidates.retain(|&index| *models[index].get(&object).unwrap_or(&zeros) == found);
-            assert!(
-                !candidates.is_empty(),
-                "seed {}: object {object} of volume {volume} is none of {} states",
-                self.seed,
-                models.len()
-            );
+    /// The state that a volume has; the last one among equal states.
+    fn state_of(&self, cache: &Cache, volume: VolumeId, may_be: &CrashHistory<VolumeModel>) -> VolumeModel {
+        let models = self.others.values().chain([self.run.history.now(), may_be.now()]);
+        let found = read_objects(cache, volume, models.flat_map(VolumeModel::objects));
+        match may_be.find_both(|model| model.difference(&found)) {
+            Ok((_, last)) => last.model,
+            Err(report) => panic!("seed {}: volume {volume}: {report}", self.seed),
         }
-        candidates.pop().expect("at least one")
     }
 
     /// One operation; `false` if the cache is to be opened again.
@@ -180,7 +167,8 @@ impl World {
     fn clone_volume(&mut self, cache: &Cache) -> bool {
         self.names += 1;
         let name = format!("c{}", self.names);
-        let mut may_be = vec![self.run.now()];
+        let asked = self.run.history.moment();
+        let mut may_be = CrashHistory::new(self.run.history.now().clone());
         let faulty = self.begin_faults();
         let meddled = self.meddle(cache);
         let new = NewVolume { name: &name, mode: VolumeMode::Writable, created: 1 };
@@ -188,10 +176,8 @@ impl World {
         self.meddler.lock().expect("one thread").take();
         self.end_faults();
         for steps in std::mem::take(&mut *meddled.lock().expect("one thread")) {
-            let mut next = may_be.last().expect("at least one").clone();
-            apply_to(&mut next, &steps);
-            may_be.push(next);
-            self.run.since.push(steps);
+            let Ok(()) = may_be.record(steps.clone());
+            self.run.record(steps);
             self.tally.meddled += 1;
         }
         self.run.number_anew();
@@ -201,7 +187,7 @@ impl World {
                 self.pending = Pending::Clone(name, may_be);
                 false
             }
-            Ok(volume) => self.cloned(cache, volume, may_be),
+            Ok(volume) => self.cloned(cache, volume, asked, &may_be),
             Err(error) => {
                 self.allow(faulty, &error);
                 self.pending = Pending::Clone(name, may_be);
@@ -212,23 +198,27 @@ impl World {
     }
 
     /// It is some state during the call, which was durable.
-    fn cloned(&mut self, cache: &Cache, volume: VolumeId, may_be: Vec<Model>) -> bool {
-        let which = self.which(cache, volume, &may_be);
+    fn cloned(
+        &mut self,
+        cache: &Cache,
+        volume: VolumeId,
+        asked: HistoryMoment,
+        may_be: &CrashHistory<VolumeModel>,
+    ) -> bool {
+        self.others.insert(volume, self.state_of(cache, volume, may_be));
         self.tally.cloned += 1;
         // Every state before the first possible one was durable when the call returned.
-        self.run.durable = may_be[0].clone();
-        self.run.since.drain(..self.run.since.len() + 1 - may_be.len());
-        self.others.insert(volume, may_be.into_iter().nth(which).expect("it was one of them"));
+        self.run.history.synced(asked, SyncScope::All);
         goes_on(cache)
     }
 
     /// Lets transactions be applied while devices work. Returns them.
-    fn meddle(&mut self, cache: &Cache) -> Arc<Mutex<Vec<Vec<Step>>>> {
-        let applied: Arc<Mutex<Vec<Vec<Step>>>> = Arc::default();
+    fn meddle(&mut self, cache: &Cache) -> Arc<Mutex<Vec<Vec<ObjectStep>>>> {
+        let applied: Arc<Mutex<Vec<Vec<ObjectStep>>>> = Arc::default();
         if cache.settings().fetch == FetchMode::Blocking {
             return applied;
         }
-        let mut waiting: Vec<Vec<Step>> =
+        let mut waiting: Vec<Vec<ObjectStep>> =
             (0..self.run.random.below(8)).map(|_| self.run.transaction()).collect();
         waiting.reverse();
         let every = 1 + self.run.random.below(6);
@@ -241,7 +231,7 @@ impl World {
                 return;
             }
             let Some(steps) = waiting.pop() else { return };
-            let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| change(step, volume)).collect();
+            let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| step.change(volume)).collect();
             if matches!(apply_at_once(&cache, &changes), Some(Ok(_))) {
                 done.lock().expect("one thread").push(steps);
             } else {

@@ -5,74 +5,30 @@ mod disks;
 pub mod meddled;
 pub mod plain;
 pub mod slow_disk;
+pub mod volume_model;
 
 use cache::{
     BackgroundTask, Cache, CacheError, CacheSettings, FetchMode, ObjectChange, SpaceReservation,
     TransactionCost,
 };
+use crash_oracle::{CrashHistory, SyncScope};
 use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, PageTransfer, SeededRng};
 pub use disks::Disks;
 use sim_disk::SimClock;
 use std::collections::BTreeMap;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{PageRead, Store, StoredPage, VolumeId};
-
-pub const OBJECTS: u64 = 6;
-pub const OBJECT_BYTES: usize = 24 * BLOCK_BYTES;
+use volume_model::{ObjectStep, VolumeModel, read_objects};
 
 /// Applies changes that need not wait for space. `None` if they do.
 pub fn apply_at_once(cache: &Cache, changes: &[ObjectChange<'_>]) -> Option<Result<Lsn, CacheError>> {
     cache.try_transact(TransactionCost::of(changes), |tx| tx.apply(changes))
 }
 
-/// One change of a transaction, owned.
-#[derive(Debug, Clone)]
-pub enum Step {
-    Write(ObjectId, usize, Vec<u8>),
-    Zero(ObjectId, usize, usize),
-    Delete(ObjectId),
-    Clone(PageTransfer),
-    Move(PageTransfer),
-}
-
-pub type Model = BTreeMap<ObjectId, Vec<u8>>;
-
-pub fn apply_to(model: &mut Model, steps: &[Step]) {
-    for step in steps {
-        match step {
-            Step::Write(object, at, bytes) => {
-                let content = model.entry(*object).or_insert_with(|| vec![0; OBJECT_BYTES]);
-                content[*at..*at + bytes.len()].copy_from_slice(bytes);
-            }
-            Step::Zero(object, at, len) => {
-                if let Some(content) = model.get_mut(object) {
-                    let end = (*at + *len).min(OBJECT_BYTES);
-                    content[*at..end].fill(0);
-                }
-            }
-            Step::Delete(object) => drop(model.remove(object)),
-            Step::Clone(transfer) => drop(copy(model, transfer)),
-            Step::Move(transfer) => {
-                let range = copy(model, transfer);
-                model.entry(transfer.from).and_modify(|content| content[range].fill(0));
-            }
-        }
-    }
-}
-
-/// Applies a clone to the model. Returns the positions of the source's bytes.
-fn copy(model: &mut Model, transfer: &PageTransfer) -> Range<usize> {
-    let bytes = |pages: Range<PageNo>| pages.start.offset() as usize..pages.end.offset() as usize;
-    let from = bytes(transfer.source());
-    let to = bytes(transfer.target());
-    let content = model.get(&transfer.from).map(|content| content[from.clone()].to_vec());
-    let content = content.unwrap_or_else(|| vec![0; from.len()]);
-    let target = model.entry(transfer.to).or_insert_with(|| vec![0; OBJECT_BYTES]);
-    target[to].copy_from_slice(&content);
-    from
-}
+pub const OBJECTS: u64 = 6;
+pub const OBJECT_BYTES: usize = 24 * BLOCK_BYTES;
 
 pub struct Machine {
     pub disks: Disks,
@@ -161,9 +117,7 @@ pub struct Run {
     pub volume: VolumeId,
     pub generations: BTreeMap<u64, u32>,
     highest: BTreeMap<u64, u32>,
-    /// The newest state that is surely durable, and every transaction since.
-    pub durable: Model,
-    pub since: Vec<Vec<Step>>,
+    pub history: CrashHistory<VolumeModel>,
 }
 
 impl Run {
@@ -173,8 +127,7 @@ impl Run {
             volume: VolumeId::MAIN,
             generations: BTreeMap::new(),
             highest: BTreeMap::new(),
-            durable: Model::new(),
-            since: Vec::new(),
+            history: CrashHistory::new(VolumeModel::default()),
         }
     }
 
@@ -183,7 +136,7 @@ impl Run {
         VolumeId::MAIN.object(slot, *self.generations.entry(slot).or_default())
     }
 
-    pub fn transaction(&mut self) -> Vec<Step> {
+    pub fn transaction(&mut self) -> Vec<ObjectStep> {
         (0..1 + self.random.below(3)).map(|_| self.step()).collect()
     }
 
@@ -200,41 +153,49 @@ impl Run {
         transfer.is_valid().then_some(transfer)
     }
 
-    pub fn step(&mut self) -> Step {
+    pub fn step(&mut self) -> ObjectStep {
         if self.random.once_in(12)
             && let Some(transfer) = self.transfer()
         {
-            return if self.random.once_in(3) { Step::Move(transfer) } else { Step::Clone(transfer) };
+            return if self.random.once_in(3) {
+                ObjectStep::Move(transfer)
+            } else {
+                ObjectStep::Clone(transfer)
+            };
         }
         let object = self.object();
         let at = self.random.below(OBJECT_BYTES as u64) as usize;
         match self.random.below(20) {
             0 => {
                 *self.generations.entry(object.slot).or_default() += 1;
-                Step::Delete(object)
+                ObjectStep::Delete(object)
             }
-            1 | 2 => Step::Zero(object, at, usize::MAX / 2),
-            3 => Step::Zero(object, at, self.random.below(5 * BLOCK_BYTES as u64) as usize),
+            1 | 2 => ObjectStep::Zero(object, at, usize::MAX / 2),
+            3 => ObjectStep::Zero(object, at, self.random.below(5 * BLOCK_BYTES as u64) as usize),
             _ => {
                 let limit = if self.random.once_in(4) { 3 * BLOCK_BYTES as u64 } else { 600 };
                 let len = (1 + self.random.below(limit) as usize).min(OBJECT_BYTES - at);
-                Step::Write(object, at, vec![1 + self.random.below(255) as u8; len])
+                ObjectStep::Write(object, at, vec![1 + self.random.below(255) as u8; len])
             }
         }
     }
 
-    pub fn now(&self) -> Model {
-        let mut model = self.durable.clone();
-        self.since.iter().for_each(|steps| apply_to(&mut model, steps));
-        model
+    /// Records a transaction that was applied.
+    pub fn record(&mut self, steps: Vec<ObjectStep>) {
+        let Ok(()) = self.history.record(steps);
+    }
+
+    /// Records that everything is durable.
+    pub fn all_synced(&mut self) {
+        self.history.synced(self.history.moment(), SyncScope::All);
     }
 
     /// Applies one transaction; `false` if the power failed.
     pub fn apply(&mut self, machine: &Machine, cache: &Cache) -> bool {
         let steps = self.transaction();
-        let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| change(step, self.volume)).collect();
+        let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| step.change(self.volume)).collect();
         for step in &steps {
-            if let Step::Write(object, at, bytes) = step {
+            if let ObjectStep::Write(object, at, bytes) = step {
                 let slot = Slot::new();
                 cache.prepare_write(object.in_volume(self.volume), *at as u64, bytes.len(), slot.then());
                 if slot.wait(machine, cache, &mut self.random).is_err() {
@@ -247,7 +208,7 @@ impl Run {
         let Ok(mut reservation) = slot.wait(machine, cache, &mut self.random) else { return false };
         let applied = cache.apply(&mut reservation, &changes).is_ok();
         if applied {
-            self.since.push(steps);
+            self.record(steps);
         }
         applied
     }
@@ -257,8 +218,7 @@ impl Run {
         cache.sync(slot.then());
         let synced = slot.wait(machine, cache, &mut self.random).is_ok();
         if synced {
-            self.durable = self.now();
-            self.since.clear();
+            self.all_synced();
         }
         synced
     }
@@ -279,77 +239,37 @@ impl Run {
         let slot = Slot::new();
         cache.read(object.in_volume(self.volume), at as u64, len, OBJECT_BYTES as u64, slot.then());
         let Ok(found) = slot.wait(machine, cache, &mut self.random) else { return false };
-        let zeros = vec![0; OBJECT_BYTES];
-        assert!(
-            found == self.now().get(&object).unwrap_or(&zeros)[at..at + len],
-            "object {object} at {at}+{len}"
-        );
+        assert!(found == self.history.now().bytes(object)[at..at + len], "object {object} at {at}+{len}");
         true
     }
 
     /// After a crash: finds the prefix that the cache has, and continues from it.
     pub fn adopt(&mut self, cache: &Cache) {
-        let mut model = self.durable.clone();
-        let mut candidates = vec![model.clone()];
-        for steps in &self.since {
-            apply_to(&mut model, steps);
-            candidates.push(model.clone());
-        }
-        let mut objects: Vec<ObjectId> = candidates.iter().flat_map(|model| model.keys().copied()).collect();
-        objects.sort();
-        objects.dedup();
-        for &object in &objects {
-            let found =
-                cache.read_now(object.in_volume(self.volume), 0, OBJECT_BYTES).expect("a read with power");
-            let zeros = vec![0; OBJECT_BYTES];
-            candidates.retain(|model| *model.get(&object).unwrap_or(&zeros) == found);
-            assert!(
-                !candidates.is_empty(),
-                "object {object} is no prefix's, after {} since",
-                self.since.len()
-            );
-        }
+        let found = read_objects(cache, self.volume, self.history.now().objects());
         // Several prefixes may look alike. The shortest is the least that counts as durable from here on.
-        self.durable = candidates.swap_remove(0);
-        self.begin_anew();
+        match self.history.find(|model| model.difference(&found)) {
+            Ok(prefix) => self.begin_anew(prefix.model),
+            Err(none) => panic!("{}", none.report),
+        }
     }
 
-    /// Sets the generations to those of durable objects. An object of zeros may have been deleted, and its
-    /// slot reused by another one of zeros, so it counts as deleted.
-    pub fn begin_anew(&mut self) {
-        self.since.clear();
-        self.durable.retain(|_, content| content.iter().any(|&byte| byte != 0));
+    /// Continues from a model. An object of zeros may have been deleted, and its slot reused by another one
+    /// of zeros, so it counts as deleted.
+    pub fn begin_anew(&mut self, mut model: VolumeModel) {
+        model.forget_zeros();
+        self.history.restart(model);
         self.number_anew();
     }
 
     /// Sets the generations to new ones: a slot is reused with a generation that no volume had.
     pub fn number_anew(&mut self) {
-        let now = self.now();
+        let now = self.history.now();
         for (slot, generation) in &mut self.generations {
             let highest = self.highest.entry(*slot).or_default();
             *highest = *generation.max(highest);
-            let alive = now.keys().find(|object| object.slot == *slot);
-            *generation = alive.map_or(*highest + 1, |object| object.generation);
+            *generation = now.generation(*slot).unwrap_or(*highest + 1);
         }
     }
-}
-
-pub fn change(step: &Step, volume: VolumeId) -> ObjectChange<'_> {
-    match step {
-        Step::Write(object, at, bytes) => {
-            ObjectChange::Write { object: object.in_volume(volume), offset: *at as u64, bytes }
-        }
-        Step::Zero(object, at, len) => {
-            ObjectChange::Zero { object: object.in_volume(volume), offset: *at as u64, len: *len as u64 }
-        }
-        Step::Delete(object) => ObjectChange::Delete { object: object.in_volume(volume) },
-        Step::Clone(transfer) => ObjectChange::Clone { transfer: in_volume(transfer, volume) },
-        Step::Move(transfer) => ObjectChange::Move { transfer: in_volume(transfer, volume) },
-    }
-}
-
-fn in_volume(transfer: &PageTransfer, volume: VolumeId) -> PageTransfer {
-    PageTransfer { from: transfer.from.in_volume(volume), to: transfer.to.in_volume(volume), ..*transfer }
 }
 
 /// Deletes volumes that were rescued from a buffer that failed and works again.

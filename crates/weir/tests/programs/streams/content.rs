@@ -1,7 +1,7 @@
 //! The content of a page. The file, the write and the page's number determine every byte, so each page can be
 //! judged alone.
 
-pub(super) const PAGE_BYTES: usize = 4096;
+use crash_oracle::PAGE_BYTES;
 
 /// The range of a patch in its page. The truncations of these tests never cut its sectors.
 const PATCH: std::ops::Range<usize> = 3072..3584;
@@ -15,49 +15,40 @@ pub(super) struct Version {
     pub number: u32,
 }
 
-/// A page of a file.
+/// A page of a file: the first `kept` bytes of a write of the whole page, zeros behind them, and a patch over
+/// both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Content {
-    /// The file ends before it.
-    Absent,
-    /// The first `kept` bytes of a write of the whole page, zeros behind them, and a patch over both.
-    Bytes { whole: Option<Version>, kept: u16, patch: Option<Version> },
+pub(super) struct Content {
+    whole: Option<Version>,
+    kept: u16,
+    patch: Option<Version>,
 }
 
 impl Content {
-    pub(super) const ZEROS: Content = Content::Bytes { whole: None, kept: 0, patch: None };
+    pub(super) const ZEROS: Content = Content { whole: None, kept: 0, patch: None };
 
     pub(super) fn written(version: Version) -> Content {
-        Content::Bytes { whole: Some(version), kept: PAGE_BYTES as u16, patch: None }
+        Content { whole: Some(version), kept: PAGE_BYTES as u16, patch: None }
     }
 
     pub(super) fn patched(self, version: Version) -> Content {
-        match self {
-            Content::Absent => panic!("only what is there is patched"),
-            Content::Bytes { whole, kept, .. } => Content::Bytes { whole, kept, patch: Some(version) },
-        }
+        Content { patch: Some(version), ..self }
     }
 
     /// The content after the file was cut at this byte of the page.
     pub(super) fn cut(self, bytes: u64) -> Content {
         assert!(bytes < KEPT_MAX, "a patch would be cut in two");
-        match self {
-            Content::Absent => panic!("only what is there is cut"),
-            Content::Bytes { whole, kept, .. } => {
-                Content::Bytes { whole, kept: kept.min(bytes as u16), patch: None }
-            }
-        }
+        Content { kept: self.kept.min(bytes as u16), patch: None, ..self }
     }
 
     /// Whether `bytes`, the first bytes of a page, match this content.
     pub(super) fn is(self, page: u64, bytes: &[u8]) -> bool {
-        let Content::Bytes { whole, kept, patch } = self else { return false };
         let mut expected = [0; PAGE_BYTES];
-        if let Some(version) = whole {
+        if let Some(version) = self.whole {
             fill(version, page, &mut expected);
-            expected[kept.into()..].fill(0);
+            expected[self.kept.into()..].fill(0);
         }
-        if let Some(version) = patch {
+        if let Some(version) = self.patch {
             fill_patch(version, page, &mut expected[PATCH]);
         }
         bytes == &expected[..bytes.len()]
@@ -139,6 +130,5 @@ fn a_page_is_told_from_any_other() {
     assert!(content.patched(other).is(3, &bytes) && !content.is(3, &bytes));
     bytes[2000..].fill(0);
     assert!(content.patched(other).cut(2000).is(3, &bytes) && !content.cut(1999).is(3, &bytes));
-    assert!(!Content::Absent.is(3, &bytes));
     assert_eq!(describe(3, &bytes), "page 3 of file 0x1 by write 7, and zeros from byte 2000 on");
 }

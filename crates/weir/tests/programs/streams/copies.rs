@@ -1,8 +1,9 @@
 //! Clones of the volume that are made while files stream. Each clone is a point in time with all its bytes.
 
 use crate::common::{succeeds, weir};
-use crate::streams::history::{Baseline, History, NEVER, Tick};
-use crate::streams::judge::{After, Moments, judge};
+use crate::streams::files::WriterFiles;
+use crate::streams::history::{After, History, NEVER, Tick};
+use crate::streams::judge::{Moments, judge};
 use crate::streams::records::Records;
 use crate::streams::writer::World;
 use crate::weir::Weir;
@@ -26,7 +27,7 @@ pub(super) struct Copy {
 /// A copy with known content.
 struct Kept {
     name: String,
-    dirs: Vec<(PathBuf, Baseline)>,
+    dirs: Vec<(PathBuf, WriterFiles)>,
     records: BTreeSet<u64>,
 }
 
@@ -81,7 +82,7 @@ impl Copies {
                 judged.unwrap_or_else(|why| panic!("{when}: {}, {}: {why}", copy.name, dir.display()));
             let moments = judged.steps.moments(history);
             all.push((format!("{}, {:?}", dir.display(), judged.steps), moments));
-            dirs.push((dir.clone(), Baseline { names: judged.names, files: judged.files }));
+            dirs.push((dir.clone(), judged.files));
         }
         let moments = all.iter().map(|(_, moments)| *moments).fold(Moments::ANY, Moments::both);
         assert!(moments.from <= moments.to, "{when}: {} is not one moment: {all:#?}", copy.name);
@@ -104,8 +105,7 @@ impl Copies {
         let kept = self.kept.swap_remove(random.index(self.kept.len()));
         weir.mount_volume(&kept.name, &[]);
         for (dir, baseline) in kept.dirs {
-            let history = History { baseline, ..History::default() };
-            if let Err(why) = judge(&history, &dir, After::Clone) {
+            if let Err(why) = judge(&History::new(baseline), &dir, After::Clone) {
                 panic!("{when}: {} has changed, {}: {why}", kept.name, dir.display());
             }
         }

@@ -3,6 +3,7 @@
 
 mod content;
 mod copies;
+mod files;
 mod history;
 mod judge;
 mod records;
@@ -11,8 +12,8 @@ mod writer;
 use crate::common::{VOLATILE, succeeds, weir};
 use crate::kills::random;
 use crate::streams::copies::{Copies, Copy, delete};
-use crate::streams::history::{Baseline, NEVER, Tick};
-use crate::streams::judge::{After, Moments, Seen, judge, seen};
+use crate::streams::history::{After, NEVER, Tick};
+use crate::streams::judge::{Moments, Seen, judge};
 use crate::streams::records::Records;
 use crate::streams::writer::{Pace, Shape, World, Writer, copy_once};
 use crate::weir::Weir;
@@ -231,8 +232,8 @@ impl Run {
         let moments = all.iter().map(|(_, moments)| *moments).fold(Moments::ANY, Moments::both);
         assert!(moments.from <= moments.to, "{when}: not one prefix of all changes: {all:#?}");
         for (writer, judged) in self.writers.iter_mut().zip(of_writers) {
-            self.seen.add(seen(&writer.history, &judged, moments.from));
-            writer.begin_anew(Baseline { names: judged.names, files: judged.files });
+            self.seen.add(judged.seen);
+            writer.begin_anew(judged.files);
         }
         moments
     }

@@ -1,10 +1,10 @@
 //! Small records beside the streams, each synced as databases do. A ledger keeps the acknowledged records.
 
 use crate::ledger::Ledger;
-use crate::streams::content::PAGE_BYTES;
 use crate::streams::history::{NEVER, Tick};
 use crate::streams::judge::Moments;
 use crate::streams::writer::World;
+use crash_oracle::PAGE_BYTES;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -1,7 +1,9 @@
 //! A program that streams files, and keeps a history of its steps.
 
-use crate::streams::content::{KEPT_MAX, PAGE_BYTES, Version, fill, patch};
-use crate::streams::history::{Baseline, History, NEVER, Name, Op, Path, Tick, What};
+use crate::streams::content::{KEPT_MAX, Version, fill, patch};
+use crate::streams::files::WriterFiles;
+use crate::streams::history::{History, Name, Tick, What};
+use crash_oracle::{PAGE_BYTES, may_bypass};
 use device::SeededRng;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -67,7 +69,6 @@ pub(super) struct Writer {
     random: SeededRng,
     next_file: u32,
     next_number: u32,
-    sizes: BTreeMap<u32, u64>,
     /// For each file, the end of its last write and the sequential bytes before that, as weir counts them.
     streams: BTreeMap<u32, (u64, u64)>,
     chunk: Aligned,
@@ -109,7 +110,6 @@ impl Writer {
             random: SeededRng::new(seed ^ u64::from(which) << 32),
             next_file: which << 24,
             next_number: 1,
-            sizes: BTreeMap::new(),
             streams: BTreeMap::new(),
             chunk: Aligned(vec![0; (CHUNK_PAGES_MAX as usize + 1) * PAGE_BYTES]),
         }
@@ -120,10 +120,9 @@ impl Writer {
     }
 
     /// Starts a new history after a crash, with the state `baseline`.
-    pub(super) fn begin_anew(&mut self, baseline: Baseline) {
-        self.sizes = baseline.files.iter().map(|(&file, known)| (file, known.size)).collect();
+    pub(super) fn begin_anew(&mut self, baseline: WriterFiles) {
         self.streams.clear();
-        self.history = History { baseline, ..History::default() };
+        self.history = History::new(baseline);
     }
 
     /// Works until the daemon is dead.
@@ -142,14 +141,18 @@ impl Writer {
     }
 
     fn names(&self) -> [Option<u32>; 2] {
-        self.history.names().pop().expect("there is a first").1
+        self.history.now.names
+    }
+
+    fn size(&self, file: u32) -> u64 {
+        self.history.now.files[&file].size
     }
 
     /// Runs a step, and notes its begin and end.
     fn op<T>(&mut self, world: &World, what: What, does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        self.history.ops.push(Op { begun: world.tick(), ended: NEVER, what });
+        self.history.begin(what, world.tick());
         let done = does()?;
-        self.history.ops.last_mut().expect("it was pushed").ended = world.tick();
+        self.history.end(world.tick());
         Ok(done)
     }
 
@@ -198,7 +201,6 @@ impl Writer {
         let (file, name) = (self.next_file, Name::New);
         let (path, mut options) = (self.dir.join(name.text()), self.options());
         let handle = self.op(world, What::Create { file, name }, || options.create_new(true).open(path))?;
-        self.sizes.insert(file, 0);
         let mut open = Open { file, handle, was_synced: false };
         let pages = self.pages();
         if !self.stream(world, &mut open, 0, pages)? {
@@ -221,16 +223,14 @@ impl Writer {
     /// Lets a new file share all pages of the old one.
     fn copy(&mut self, world: &World, from: u32) -> io::Result<()> {
         self.next_file += 1;
-        let (to, name, size) = (self.next_file, Name::New, self.sizes[&from]);
+        let (to, name, size) = (self.next_file, Name::New, self.size(from));
         let source = File::open(self.dir.join(Name::Data.text()))?;
         let path = self.dir.join(name.text());
         let target = self.op(world, What::Create { file: to, name }, || File::create_new(path))?;
-        self.sizes.insert(to, 0);
         if size == 0 {
             return Ok(());
         }
         self.op(world, What::Copy { from, to }, || share(&source, &target, size))?;
-        self.sizes.insert(to, size);
         if self.random.once_in(2) { self.replace(world) } else { Ok(()) }
     }
 
@@ -245,7 +245,7 @@ impl Writer {
 
     /// Writes the existing pages again, and mostly continues behind them.
     fn rewrite(&mut self, world: &World, mut open: Open) -> io::Result<()> {
-        let end = self.sizes[&open.file].div_ceil(PAGE);
+        let end = self.size(open.file).div_ceil(PAGE);
         let from = match self.random.below(3) {
             0 => 0,
             1 => self.random.below(end + 1),
@@ -283,7 +283,7 @@ impl Writer {
                 1 => self.patch(world, open)?,
                 2 => {
                     self.truncate(world, open)?;
-                    at = self.sizes[&open.file].div_ceil(PAGE);
+                    at = self.size(open.file).div_ceil(PAGE);
                 }
                 5 => self.punch(world, open)?,
                 3 if self.is_new(open.file) => self.replace(world)?,
@@ -310,22 +310,19 @@ impl Writer {
 
     fn write(&mut self, world: &World, open: &Open, page: u64, pages: u64) -> io::Result<()> {
         let (file, number) = (open.file, self.number());
-        let path = self.path(file, page, pages);
+        let bypasses = self.bypasses(file, page, pages);
         let mut chunk = std::mem::replace(&mut self.chunk, Aligned(Vec::new()));
         let bytes = chunk.bytes((pages * PAGE) as usize);
         for (page, bytes) in (page..).zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
             fill(Version { file, number }, page, bytes);
         }
-        let what = What::Write { file, page, pages, number, path };
+        let what = What::Write { file, page, pages, number, bypasses };
         let written = self.op(world, what, || match open.handle.write_at(bytes, page * PAGE)? {
             all if all == bytes.len() => Ok(()),
             part => Err(io::Error::other(format!("{part} bytes of {}", bytes.len()))),
         });
         self.chunk = chunk;
-        written?;
-        let size = self.sizes.get_mut(&file).expect("a file of ours");
-        *size = (*size).max((page + pages) * PAGE);
-        Ok(())
+        written
     }
 
     fn number(&mut self) -> u32 {
@@ -333,9 +330,9 @@ impl Writer {
         self.next_number
     }
 
-    /// The path of a write, by the rules of `fs::streams`.
-    fn path(&mut self, file: u32, page: u64, pages: u64) -> Path {
-        let Some(after) = self.shape.bypass_after else { return Path::Logged };
+    /// Whether a write may bypass the log, by the rules of `fs::streams`.
+    fn bypasses(&mut self, file: u32, page: u64, pages: u64) -> bool {
+        let Some(after) = self.shape.bypass_after else { return false };
         let (offset, len) = (page * PAGE, pages * PAGE);
         let next = offset + len;
         let in_order = match self.streams.get(&file) {
@@ -345,9 +342,7 @@ impl Writer {
             _ => len,
         };
         self.streams.insert(file, (next, in_order));
-        let size = self.sizes[&file];
-        let fits = offset <= size && (offset + len <= size || size.is_multiple_of(PAGE));
-        if in_order > after && fits { Path::MaybeBypassing } else { Path::Logged }
+        in_order > after && may_bypass(offset, len, self.size(file))
     }
 
     fn sync(&mut self, world: &World, open: &mut Open) -> io::Result<()> {
@@ -364,7 +359,7 @@ impl Writer {
 
     /// Writes a part of a page, without `O_DIRECT`, which requires whole sectors.
     fn patch(&mut self, world: &World, open: &Open) -> io::Result<()> {
-        let pages = self.sizes[&open.file] / PAGE;
+        let pages = self.size(open.file) / PAGE;
         if pages == 0 {
             return Ok(());
         }
@@ -381,7 +376,7 @@ impl Writer {
 
     /// Punches a hole into the newest pages.
     fn punch(&mut self, world: &World, open: &Open) -> io::Result<()> {
-        let end = self.sizes[&open.file] / PAGE;
+        let end = self.size(open.file) / PAGE;
         let pages = (1 + self.random.below(300)).min(end);
         let page = end - pages;
         let pages = pages.div_ceil(1 + self.random.below(4));
@@ -396,7 +391,7 @@ impl Writer {
 
     /// Truncates the file: mostly to a smaller size, sometimes within a page, and sometimes to a larger size.
     fn truncate(&mut self, world: &World, open: &Open) -> io::Result<()> {
-        let pages = self.sizes[&open.file].div_ceil(PAGE);
+        let pages = self.size(open.file).div_ceil(PAGE);
         let near_end = pages.saturating_sub(1 + self.random.below(40));
         let page = match self.random.below(8) {
             0 => self.random.below(pages + 1),
@@ -406,13 +401,11 @@ impl Writer {
         let part =
             if self.random.once_in(2) && page < pages { 8 + self.random.below(KEPT_MAX - 8) } else { 0 };
         let size = page * PAGE + part;
-        if page + 1 == pages && size > self.sizes[&open.file] {
+        if page + 1 == pages && size > self.size(open.file) {
             // The file ends in this page already.
             return Ok(());
         }
-        self.op(world, What::Truncate { file: open.file, size }, || open.handle.set_len(size))?;
-        self.sizes.insert(open.file, size);
-        Ok(())
+        self.op(world, What::Truncate { file: open.file, size }, || open.handle.set_len(size))
     }
 
     fn replace(&mut self, world: &World) -> io::Result<()> {

@@ -1,0 +1,8 @@
+#![doc = include_str!("../README.md")]
+mod crash_file;
+mod history;
+mod unsynced_pages;
+
+pub use crash_file::{CrashFile, WritePath, bytes_difference};
+pub use history::{CrashHistory, CrashModel, FoundPrefix, HistoryMoment, NoPrefix, SyncScope};
+pub use unsynced_pages::{PAGE_BYTES, UnsyncedPages, may_bypass};
