@@ -10,6 +10,8 @@ mod commit;
 mod delta;
 mod dirty_scan;
 mod error;
+#[cfg(test)]
+mod lock_order_tests;
 mod locks;
 mod maintenance;
 mod page;
