@@ -77,23 +77,6 @@ pub enum StoreChange {
 }
 
 impl StoreChange {
-    /// Moves the change to the same slots of another volume.
-    pub fn in_volume(mut self, volume: VolumeId) -> StoreChange {
-        match &mut self {
-            StoreChange::Write { object, .. }
-            | StoreChange::Deltas { object, .. }
-            | StoreChange::Punch { object, .. }
-            | StoreChange::Delete { object, .. } => {
-                object.volume = volume;
-            }
-            StoreChange::Clone { transfer, .. } | StoreChange::Move { transfer, .. } => {
-                transfer.from.volume = volume;
-                transfer.to.volume = volume;
-            }
-        }
-        self
-    }
-
     /// The log entry of this change, without the places of a write's block and its copy.
     pub(crate) fn log_entry(&self) -> LogEntry {
         match self {
