@@ -181,7 +181,7 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
     };
     let marker = number.to_le_bytes();
     let changes = [change, ObjectChange::Write { object: COUNTER, offset: 0, bytes: &marker }];
-    if matches!(apply_at_once(&cache, &changes), Some(Ok(_))) {
+    if matches!(apply_at_once(cache, &changes), Some(Ok(_))) {
         guard.history.push(after);
     }
     drop(guard);
