@@ -41,11 +41,12 @@ impl CacheTransaction<'_> {
         if let Some(reservation) = &mut self.reservation {
             return self.parts.applier.apply_reserved(reservation, changes);
         }
-        if !self.is_fetched && self.parts.shared.settings().fetch == FetchMode::Blocking {
-            if let Some(wait) = changes.iter().find_map(written_pages) {
-                self.waits_for = Some(wait);
-                return Err(CacheError::MustWait);
-            }
+        if !self.is_fetched
+            && self.parts.shared.settings().fetch == FetchMode::Blocking
+            && let Some(wait) = changes.iter().find_map(written_pages)
+        {
+            self.waits_for = Some(wait);
+            return Err(CacheError::MustWait);
         }
         match self.parts.applier.apply_at_once(self.cost, changes)? {
             AppliedAtOnce::Applied(lsn) => Ok(lsn),

@@ -2,7 +2,7 @@
 
 use crate::delta_block::DeltaBlock;
 use crate::log_entry::LogEntry;
-use device::{Block, Lsn, ObjectId, Page, PageNo, PageTransfer, SharedPage, VolumeId};
+use device::{Block, Lsn, ObjectId, Page, PageNo, PageTransfer, SharedPage};
 use std::ops::Range;
 
 /// One change of the map, part of an atomic vector.
@@ -77,23 +77,6 @@ pub enum StoreChange {
 }
 
 impl StoreChange {
-    /// Moves the change to the same slots of another volume.
-    pub fn in_volume(mut self, volume: VolumeId) -> StoreChange {
-        match &mut self {
-            StoreChange::Write { object, .. }
-            | StoreChange::Deltas { object, .. }
-            | StoreChange::Punch { object, .. }
-            | StoreChange::Delete { object, .. } => {
-                object.volume = volume;
-            }
-            StoreChange::Clone { transfer, .. } | StoreChange::Move { transfer, .. } => {
-                transfer.from.volume = volume;
-                transfer.to.volume = volume;
-            }
-        }
-        self
-    }
-
     /// The log entry of this change, without the places of a write's block and its copy.
     pub(crate) fn log_entry(&self) -> LogEntry {
         match self {
@@ -129,24 +112,5 @@ impl StoreChange {
             StoreChange::Deltas { block, .. } => Some(block.bytes()),
             _ => None,
         }
-    }
-
-    /// The volumes that it changes.
-    pub(crate) fn volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
-        let (one, other) = match self {
-            StoreChange::Write { object, .. }
-            | StoreChange::Deltas { object, .. }
-            | StoreChange::Punch { object, .. }
-            | StoreChange::Delete { object, .. } => (object.volume, None),
-            // The source only becomes shared.
-            StoreChange::Clone { transfer, .. } => (transfer.to.volume, None),
-            StoreChange::Move { transfer, .. } => (transfer.from.volume, Some(transfer.to.volume)),
-        };
-        std::iter::once(one).chain(other)
-    }
-
-    /// Whether it can only free space.
-    pub(crate) fn frees(&self) -> bool {
-        matches!(self, StoreChange::Punch { .. } | StoreChange::Delete { .. })
     }
 }

@@ -111,10 +111,10 @@ impl<'a> StoreData<'a> {
     /// # Errors
     /// Those of [`merge_deltas`](StoreData::merge_deltas), and a damaged page.
     pub fn merge_deltas_for_transfer(&self, transfer: &PageTransfer) -> Result<(), StoreError> {
-        let change = StoreChange::Clone { transfer: *transfer, lsn: Lsn(0) };
+        let entry = LogEntry::Clone { transfer: *transfer, lsn: Lsn(0) };
         let mut writer = self.writer.lock();
         writer.make_ready(self.shared)?;
-        writer.merge_for_transfers(self.shared, &[change], DamagedPagePolicy::Fail)
+        writer.merge_for_transfers(self.shared, &[entry], DamagedPagePolicy::Fail)
     }
 
     /// Counts every change up to `lsn` as seen, durably on return, without applying anything. A buffer that

@@ -202,14 +202,11 @@ impl StoreWriter {
     pub(crate) fn merge_for_transfers(
         &mut self,
         shared: &StoreShared,
-        vector: &[StoreChange],
+        entries: &[LogEntry],
         on_damage: DamagedPagePolicy,
     ) -> Result<(), StoreError> {
-        for change in vector {
-            let (StoreChange::Clone { transfer, .. } | StoreChange::Move { transfer, .. }) = change else {
-                continue;
-            };
-            let pages = shared.resolve(|map| map.delta_pages_taken(transfer, vector.len() > 1))?;
+        for transfer in entries.iter().filter_map(LogEntry::transfer) {
+            let pages = shared.resolve(|map| map.delta_pages_taken(transfer, entries.len() > 1))?;
             let pages: Vec<_> = pages.into_iter().map(|page| (transfer.from, page)).collect();
             self.merge_pages(shared, &pages, SpaceClass::Cleaner, on_damage)?;
         }

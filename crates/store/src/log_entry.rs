@@ -4,6 +4,7 @@
 use crate::format::*;
 use crate::volume::{VolumeId, VolumeMode};
 use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, Page, PageNo, PageTransfer, StoreId};
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -117,7 +118,35 @@ impl LogEntry {
         }
     }
 
-    /// The volumes that the entry changes.
+    /// Whether the entry can only free space.
+    pub(crate) fn frees(&self) -> bool {
+        matches!(self, LogEntry::Punch { .. } | LogEntry::Delete { .. })
+    }
+
+    /// The pages that a clone or a move transfers.
+    pub(crate) fn transfer(&self) -> Option<&PageTransfer> {
+        match self {
+            LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => Some(transfer),
+            _ => None,
+        }
+    }
+
+    /// The objects whose content the entry changes. The source of a clone only becomes shared.
+    pub(crate) fn changed_objects(&self) -> SmallVec<[ObjectId; 2]> {
+        match *self {
+            LogEntry::Write { object, .. }
+            | LogEntry::Deltas { object, .. }
+            | LogEntry::Punch { object, .. }
+            | LogEntry::Delete { object, .. } => smallvec![object],
+            LogEntry::Clone { transfer, .. } => smallvec![transfer.to],
+            LogEntry::Move { transfer, .. } => smallvec![transfer.from, transfer.to],
+            LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. } => {
+                smallvec![]
+            }
+        }
+    }
+
+    /// The volumes whose trees the entry changes.
     pub(crate) fn changed_volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
         let (one, other) = match self {
             LogEntry::Write { object, .. }

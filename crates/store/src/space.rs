@@ -192,8 +192,7 @@ impl PageMap {
     /// once suffice for them, and there are free segments for them. At least one.
     pub(crate) fn changes_that_fit(&self, log_entries: &[LogEntry]) -> usize {
         let segment_blocks = self.nodes.segments.geometry().segment_blocks;
-        let frees = |entry: &LogEntry| matches!(entry, LogEntry::Punch { .. } | LogEntry::Delete { .. });
-        let only_free = log_entries.iter().all(frees);
+        let only_free = log_entries.iter().all(LogEntry::frees);
         let class = if only_free { SpaceClass::Frees } else { SpaceClass::Writer };
         let free = self.nodes.segments.free_count().saturating_sub(self.floor(class));
         let fits = |some: &[LogEntry]| {

@@ -43,7 +43,7 @@ use crate::shared::StoreShared;
 use crate::superblock;
 use crate::sync::{Mutex, MutexGuard};
 use crate::volume::VolumeMode;
-use device::{Block, Incarnation, Page};
+use device::{Block, Incarnation, ObjectId, Page};
 
 /// Whether changes may be made: see the diagram above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,18 +186,15 @@ impl StoreWriter {
         origin: BatchOrigin,
     ) -> Result<(), StoreError> {
         self.make_ready(shared)?;
-        ensure_writable(shared, vector)?;
-        let ranges = vector
-            .iter()
-            .any(|change| matches!(change, StoreChange::Clone { .. } | StoreChange::Move { .. }));
-        if ranges {
-            let deltas = vector.iter().any(|change| matches!(change, StoreChange::Deltas { .. }));
-            assert!(!deltas, "deltas come in a vector without clones and moves");
-            self.merge_for_transfers(shared, vector, DamagedPagePolicy::Skip)?;
-        }
-        let frees = vector.iter().all(StoreChange::frees);
-        let class = if frees { SpaceClass::Frees } else { SpaceClass::Writer };
         let entries: Vec<LogEntry> = vector.iter().map(StoreChange::log_entry).collect();
+        ensure_writable(shared, &entries)?;
+        if entries.iter().any(|entry| entry.transfer().is_some()) {
+            let deltas = entries.iter().any(|entry| matches!(entry, LogEntry::Deltas { .. }));
+            assert!(!deltas, "deltas come in a vector without clones and moves");
+            self.merge_for_transfers(shared, &entries, DamagedPagePolicy::Skip)?;
+        }
+        let frees = entries.iter().all(LogEntry::frees);
+        let class = if frees { SpaceClass::Frees } else { SpaceClass::Writer };
         let data: Vec<Option<&Page>> = vector.iter().map(StoreChange::data).collect();
         self.append(shared, entries, &data, class, origin)?;
         for change in vector {
@@ -435,10 +432,10 @@ impl StoreWriter {
 }
 
 /// Refuses changes of volumes that are read-only, or do not exist.
-fn ensure_writable(shared: &StoreShared, vector: &[StoreChange]) -> Result<(), StoreError> {
+fn ensure_writable(shared: &StoreShared, entries: &[LogEntry]) -> Result<(), StoreError> {
     let map = shared.map();
     let mut last = None;
-    for volume in vector.iter().flat_map(StoreChange::volumes) {
+    for ObjectId { volume, .. } in entries.iter().flat_map(LogEntry::changed_objects) {
         if last.replace(volume) == Some(volume) {
             continue;
         }

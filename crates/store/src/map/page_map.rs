@@ -156,20 +156,11 @@ impl PageMap {
     /// becomes unreadable, as the entry may also change pages elsewhere.
     pub(crate) fn skip_entry(&mut self, entry: &LogEntry, failed: BTreeMap<NodeId, StoreError>) {
         self.newest.any = self.newest.any.max(entry.lsn());
-        let objects = match entry {
-            LogEntry::Write { object, .. }
-            | LogEntry::Deltas { object, .. }
-            | LogEntry::Punch { object, .. }
-            | LogEntry::Delete { object, .. } => vec![object],
-            LogEntry::Clone { transfer, .. } => vec![&transfer.to],
-            LogEntry::Move { transfer, .. } => vec![&transfer.from, &transfer.to],
-            LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. } => {
-                unreachable!("these need no nodes")
-            }
-        };
+        let objects = entry.changed_objects();
+        let first = *objects.first().expect("an entry for a volume needs no nodes");
         let Some((&node, _)) = failed.first_key_value() else { return };
         self.nodes.lost.extend(failed);
-        self.first_skipped.get_or_insert((*objects[0], node));
+        self.first_skipped.get_or_insert((first, node));
         if !self.is_below_lost_node(entry) {
             self.unapplied.extend(objects.into_iter().map(|object| ((object.volume, object.slot), node)));
         }
@@ -348,9 +339,7 @@ impl PageMap {
     /// Whether all nodes below the pages of a transfer are in memory. A later entry of the same vector may
     /// need them.
     pub(crate) fn prepare_below(&self, log_entry: &LogEntry) -> Result<(), MissingNodes> {
-        let (LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. }) = log_entry else {
-            return Ok(());
-        };
+        let Some(transfer) = log_entry.transfer() else { return Ok(()) };
         for object in [transfer.from, transfer.to] {
             self.object(object)?.map_or(Ok(()), |entry| self.prepare_all(entry))?;
         }

@@ -288,8 +288,8 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
             page_lsn += 1;
             page_lsn
         };
-        let write = |slot, number, page_lsn| StoreChange::Write {
-            object: file(slot),
+        let write = |object, number, page_lsn| StoreChange::Write {
+            object,
             page: PageNo(number),
             bytes: page(page_lsn),
             page_lsn: Lsn(page_lsn),
@@ -298,7 +298,7 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
         let mut shared: Vec<u64> = (0..LEAVES * 8).map(|number| number / 8 * 128 + number % 8).collect();
         (1..shared.len()).for_each(|at| shared.swap(at, random.below(at as u64 + 1) as usize));
         for (number, at) in shared.into_iter().zip(0..) {
-            store.data().apply(&[write(0, number, next()), write(1, at, next())]).expect("space");
+            store.data().apply(&[write(file(0), number, next()), write(file(1), at, next())]).expect("space");
         }
         for clone in 1..=CLONES {
             let volume = VolumeId(clone);
@@ -307,7 +307,7 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
                 .clone_numbered(VolumeId::MAIN, volume, VolumeMode::Writable, Lsn(next()))
                 .expect("space");
             let vector: Vec<StoreChange> = (0..LEAVES)
-                .map(|leaf| write(0, leaf * 128 + 20 + u64::from(clone), next()).in_volume(volume))
+                .map(|leaf| write(file(0).in_volume(volume), leaf * 128 + 20 + u64::from(clone), next()))
                 .collect();
             store.data().apply(&vector).expect("space");
             store.maintenance().checkpoint().expect("space");
@@ -316,7 +316,8 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
         let mut number = 0;
         for cycle in 0..60 {
             while store.space().reserve(12, ReservationEstimate::default()).is_ok() {
-                let vector: Vec<StoreChange> = (0..12).map(|one| write(2, number + one, next())).collect();
+                let vector: Vec<StoreChange> =
+                    (0..12).map(|one| write(file(2), number + one, next())).collect();
                 number += 12;
                 let written = store.data().apply(&vector);
                 store.space().release(12);
