@@ -43,16 +43,14 @@ impl TransactionApplier {
     }
 
     /// Reserves space for `changes` and applies them, if there is space now and the operation need not queue
-    /// behind others. `stated` has its claim and its run; the rest of the cost is that of `changes`. Calls no
-    /// completion: a reader that waits for a changed page is retried later.
+    /// behind others. Calls no completion: a reader that waits for a changed page is retried later.
     pub(crate) fn apply_at_once(
         &self,
-        stated: TransactionCost,
+        claim: SpaceClaim,
         changes: &[ObjectChange<'_>],
     ) -> Result<AppliedAtOnce, CacheError> {
         ensure_sensible(changes)?;
-        let mut cost =
-            TransactionCost { claim: stated.claim, run: stated.run, ..TransactionCost::of(changes) };
+        let mut cost = TransactionCost { claim, ..TransactionCost::of(changes) };
         let mut state = self.shared.state();
         if cost.bypass_pages > 0 && !self.belongs_to_stream(&mut state, changes) {
             cost.bypass_pages = 0;
@@ -83,15 +81,20 @@ impl TransactionApplier {
         }
         let pages = changes.iter().map(ObjectChange::pages).sum();
         let space = reservation.space_for(pages, &mut state)?;
-        let is_stream = space.may_bypass() && self.belongs_to_stream(&mut state, changes);
+        // It was admitted as a part of a stream. Once bypassing is switched off, a sync may rely on that.
+        let is_stream = space.may_bypass() && self.bypass_after() != u64::MAX;
         let applied = self.append_and_change(&mut state, space, changes, is_stream);
         let is_awaited = applied.is_ok() && reservation.release_unused(&mut state);
         self.end_apply(state, applied, is_awaited)
     }
 
+    fn bypass_after(&self) -> u64 {
+        self.shared.bypass_after().load(Ordering::Relaxed)
+    }
+
     /// Whether the transaction's writes belong to a stream, so that their pages bypass the buffer.
     fn belongs_to_stream(&self, state: &mut CacheState, changes: &[ObjectChange<'_>]) -> bool {
-        let after = self.shared.bypass_after().load(Ordering::Relaxed);
+        let after = self.bypass_after();
         let mut belongs = false;
         for change in changes.iter().filter(|change| change.bypassable_pages() > 0) {
             let &ObjectChange::FileWrite { object, offset, bytes, .. } = change else { continue };
@@ -160,7 +163,16 @@ impl TransactionApplier {
         applied: Result<AppliedTransaction, CacheError>,
         is_awaited: bool,
     ) -> Result<Lsn, CacheError> {
-        let applied = applied?;
+        let applied = match applied {
+            Ok(applied) => applied,
+            Err(error) => {
+                drop(state);
+                if is_awaited {
+                    self.shared.wake(BackgroundTask::Commit);
+                }
+                return Err(error);
+            }
+        };
         let wakes_committer = is_awaited || self.committer.is_requested(&state);
         let wakes_fetcher =
             applied.effects.readers_may_go_on || state.reads.has_prefetches() || state.pages.has_discarded();

@@ -96,16 +96,22 @@ impl ObjectChange<'_> {
         }
     }
 
-    /// The pages that bypass the buffer if this is a part of a stream: all of a file's write, or none. Pages
-    /// that a crash takes must leave a file without a hole, so a write across the file's end bypasses only if
-    /// that is a page's end.
+    /// The pages that may bypass the buffer if this is a part of a stream: all of a write of whole pages.
     pub(crate) fn bypassable_pages(&self) -> u64 {
-        let &ObjectChange::FileWrite { offset, bytes, size, .. } = self else { return 0 };
+        let &ObjectChange::FileWrite { offset, bytes, .. } = self else { return 0 };
         let page = BLOCK_BYTES as u64;
         let end = offset + bytes.len() as u64;
         let is_whole_pages = offset.is_multiple_of(page) && end.is_multiple_of(page);
-        let has_no_hole = offset <= size && (end <= size || size.is_multiple_of(page));
-        if is_whole_pages && has_no_hole { (end - offset) / page } else { 0 }
+        if is_whole_pages { (end - offset) / page } else { 0 }
+    }
+
+    /// Whether its pages can bypass the buffer now. Pages that a crash takes must leave a file without a
+    /// hole: a write from behind the file's end on is logged, and so is one across an end within a page.
+    fn can_bypass(&self) -> bool {
+        let &ObjectChange::FileWrite { offset, bytes, size, .. } = self else { return false };
+        let has_no_hole = offset <= size
+            && (offset + bytes.len() as u64 <= size || size.is_multiple_of(BLOCK_BYTES as u64));
+        self.bypassable_pages() > 0 && has_no_hole
     }
 
     /// Whether a clone or a move has pages, and a target outside its source.
@@ -176,7 +182,10 @@ impl TransactionCost {
                 ObjectChange::LogBypassed { .. } => 0,
                 _ => pages + 1,
             };
-            cost.bypass_pages += change.bypassable_pages();
+            if let ObjectChange::FileWrite { .. } = change {
+                cost.run += pages;
+                cost.bypass_pages += change.bypassable_pages();
+            }
         }
         cost
     }
@@ -199,7 +208,7 @@ impl<'a> TransactionRecords<'a> {
         for change in changes {
             match *change {
                 ObjectChange::FileWrite { object, offset, bytes, size }
-                    if is_stream && change.bypassable_pages() > 0 =>
+                    if is_stream && change.can_bypass() =>
                 {
                     // Each part is lost or kept with the size that it belongs to.
                     let within = bytes.len().min(size.saturating_sub(offset) as usize);

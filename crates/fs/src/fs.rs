@@ -23,7 +23,7 @@ use crate::xattr::{CAPABILITY, XattrChange, XattrKey, XattrOutcome};
 use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, TransactionCost, VolumeInUse};
 use device::{BLOCK_BYTES, Clock, Lsn, VolumeId};
 use std::ops::Range;
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 /// Bytes of the largest `write`; all of them are in memory. Linux has a limit, too (2 GiB), and a FUSE
@@ -65,9 +65,14 @@ impl Fs {
         let mut tx = FsTransaction::begin(&mut state, clock.wall_nanos(), &[]);
         tx.format_volume(owner, secret)?;
         let changes = tx.changes();
-        let cost = TransactionCost::of(&changes);
-        let apply = || cache.try_transact(cost, |tx| Ok::<_, FsError>(tx.apply(&changes)?));
-        step_until(cache, apply).ok_or(FsError::NoSpace)??;
+        let reservation = Arc::new(Mutex::new(None));
+        let slot = reservation.clone();
+        let set = move |admitted| *slot.lock().expect("nobody panics holding a reservation") = Some(admitted);
+        cache.admit(TransactionCost::of(&changes), Box::new(set));
+        let take = || reservation.lock().expect("nobody panics holding a reservation").take();
+        let mut reservation = step_until(cache, take).ok_or(FsError::NoSpace)??;
+        cache.apply(&mut reservation, &changes)?;
+        drop(reservation);
         Ok(cache.drain()?)
     }
 

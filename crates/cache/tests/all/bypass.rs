@@ -3,11 +3,13 @@
 use crate::common::apply_at_once;
 use crate::common::plain::Machine;
 use buffer::LogRecord;
-use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange, TransactionCost};
+use cache::{
+    BackgroundTask, Cache, CacheError, CacheSettings, CacheTransaction, ObjectChange, TransactionCost,
+};
 use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, VolumeId};
 use sim_disk::SimClock;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use store::Store;
 
@@ -219,4 +221,108 @@ fn what_entered_before_nothing_is_written_directly_any_more_is_logged() {
     machine.wait(&cache, |then| cache.sync_object(COPY, then)).expect("a buffer that works");
     let cache = crash(&machine, cache);
     assert_eq!(bytes(&cache, 0, 0..4096), [2; BLOCK_BYTES], "a later change is there");
+}
+
+/// Grows the file by 16 pages, as a file system does that undoes its change of the size if it has to wait.
+/// Returns whether the write is answered.
+fn grow(cache: &Cache, size: &Arc<AtomicU64>, offset: u64) -> Arc<AtomicBool> {
+    let bytes = vec![7; 16 * BLOCK_BYTES];
+    let cost =
+        TransactionCost::of(&[ObjectChange::FileWrite { object: FILE, offset, bytes: &bytes, size: offset }]);
+    let size = size.clone();
+    let answered = Arc::new(AtomicBool::new(false));
+    let answer = answered.clone();
+    let write = move |tx: &mut CacheTransaction<'_>| {
+        let before = size.load(Ordering::Relaxed);
+        tx.apply(&[ObjectChange::FileWrite { object: FILE, offset, bytes: &bytes, size: before }])?;
+        size.fetch_max(offset + 16 * PAGE, Ordering::Relaxed);
+        Ok::<_, CacheError>(())
+    };
+    cache.transact(cost, write, move |done| {
+        done.expect("space");
+        answer.store(true, Ordering::Relaxed);
+    });
+    answered
+}
+
+#[test]
+fn file_that_grew_ends_before_its_first_lost_page_though_a_write_was_parked() {
+    let machine = Machine::new(79);
+    let cache = machine.open();
+    let size = Arc::new(AtomicU64::new(0));
+    let mut offset = 0;
+    let parked = loop {
+        let answered = grow(&cache, &size, offset);
+        if !answered.load(Ordering::Relaxed) {
+            break answered;
+        }
+        offset += 16 * PAGE;
+    };
+    let second = grow(&cache, &size, offset + 16 * PAGE);
+    assert!(!second.load(Ordering::Relaxed), "it overtakes the parked one");
+    while !parked.load(Ordering::Relaxed) {
+        cache.step(BackgroundTask::WriteBack);
+    }
+    commit(&machine, &cache);
+    let cache = crash(&machine, cache);
+    let first_lost = cache.lost_tails().first().map(|&(_, page)| page);
+    let is_cut = first_lost.is_some_and(|page| page.offset() <= offset);
+    assert!(is_cut || bytes(&cache, offset / PAGE, 0..4) == [7; 4], "{first_lost:?}");
+}
+
+/// Writes a file of 200 times 16 pages in order, with `depth` writes under way. Returns how many pages
+/// bypassed the buffer.
+fn stream(depth: u64) -> u64 {
+    let machine = Machine::new(77);
+    let settings = CacheSettings {
+        commit_inline_below: Duration::ZERO,
+        bypass_after: 64 * PAGE,
+        ..CacheSettings::default()
+    };
+    let store = Arc::new(Store::open(machine.store.clone()).expect("a sound store"));
+    let cache = Cache::open(store, machine.buffer.clone(), machine.clock.clone(), settings);
+    let cache = cache.expect("a sound buffer");
+    let under_way = Arc::new(AtomicU64::new(0));
+    let mut next = 0;
+    while next < 200 || under_way.load(Ordering::Relaxed) > 0 {
+        while next < 200 && under_way.load(Ordering::Relaxed) < depth {
+            let bytes = vec![next as u8; 16 * BLOCK_BYTES];
+            let offset = next * 16 * PAGE;
+            let size = 200 * 16 * PAGE;
+            let cost =
+                TransactionCost::of(&[ObjectChange::FileWrite { object: FILE, offset, bytes: &bytes, size }]);
+            let write = move |tx: &mut CacheTransaction<'_>| {
+                tx.apply(&[ObjectChange::FileWrite { object: FILE, offset, bytes: &bytes, size }])
+            };
+            under_way.fetch_add(1, Ordering::Relaxed);
+            let ended = under_way.clone();
+            cache.transact(cost, write, move |done: Result<_, CacheError>| {
+                done.expect("space");
+                ended.fetch_sub(1, Ordering::Relaxed);
+            });
+            next += 1;
+        }
+        for task in BackgroundTask::ALL {
+            let _ = cache.step(task);
+        }
+        machine.clock.advance(Duration::from_millis(1));
+    }
+    cache.status().counters.pages_bypassed
+}
+
+#[test]
+fn stream_stays_one_however_many_writes_are_under_way() {
+    assert_eq!([1, 2, 8, 32].map(stream), [196 * 16; 4]);
+}
+
+#[test]
+fn write_reserves_what_its_pages_take() {
+    let machine = Machine::new(78);
+    let cache = machine.open();
+    let changes = [ObjectChange::FileWrite { object: FILE, offset: 0, bytes: &[1; BLOCK_BYTES], size: 0 }];
+    // As the file system states it.
+    let cost = TransactionCost { pages: 6, bytes: 96 + 4096, records: 9, run: 3, ..TransactionCost::NONE };
+    cache.try_transact(cost, |tx| tx.apply(&changes)).expect("space").expect("power");
+    let counted = cache.store().space().now().reserved;
+    assert_eq!(counted, cache.store_without_spare().space().now().reserved);
 }

@@ -84,17 +84,10 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
             if kind == 18 { ObjectStep::Clone(transfer) } else { ObjectStep::Move(transfer) }
         }
     };
-<<<<<<< HEAD
     let steps = vec![step, ObjectStep::Write(COUNTER, 0, number.to_le_bytes().to_vec())];
     let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| step.change(VolumeId::MAIN)).collect();
     if matches!(apply_at_once(cache, &changes), Some(Ok(_))) {
         let Ok(()) = guard.history.record(steps);
-=======
-    let marker = number.to_le_bytes();
-    let changes = [change, ObjectChange::Write { object: COUNTER, offset: 0, bytes: &marker }];
-    if matches!(apply_at_once(cache, &changes), Some(Ok(_))) {
-        guard.history.push(after);
->>>>>>> change
     }
 }
 

@@ -330,7 +330,7 @@ impl Writer {
         self.next_number
     }
 
-    /// Whether a write may bypass the log, by the rules of `fs::streams`.
+    /// Whether a write may bypass the log, by the rules of the cache's `StreamDetector`.
     fn bypasses(&mut self, file: u32, page: u64, pages: u64) -> bool {
         let Some(after) = self.shape.bypass_after else { return false };
         let (offset, len) = (page * PAGE, pages * PAGE);
