@@ -375,8 +375,8 @@ impl Cache {
     ///
     /// # Errors
     /// Those of [`StoreVolumes::check_clone`](store::StoreVolumes::check_clone), before anything is done;
-    /// [`StoreError::Full`]; and those of writing back. There is no new volume then, unless the last write to
-    /// the store's log failed: that is not known until the next start.
+    /// [`StoreError::Full`](store::StoreError::Full); and those of writing back. There is no new volume then,
+    /// unless the last write to the store's log failed: that is not known until the next start.
     pub fn clone_volume(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
         self.parts.volumes.make_clone(from, new)
     }

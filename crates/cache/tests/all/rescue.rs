@@ -28,7 +28,7 @@ fn live_until_failure(run: &mut Run, machine: &Machine, cache: &Cache) {
         // Not through `Run::apply`, whose steps would commit.
         let steps = run.transaction();
         let changes: Vec<ObjectChange<'_>> = steps.iter().map(|step| step.change(run.volume)).collect();
-        if matches!(apply_at_once(&cache, &changes), Some(Ok(_))) {
+        if matches!(apply_at_once(cache, &changes), Some(Ok(_))) {
             run.record(steps);
         } else {
             run.number_anew();
