@@ -51,7 +51,7 @@ struct WaitingOperation {
     cleaned_before: u64,
 }
 
-/// What becomes of an operation that asks for space.
+/// The answer to an operation that asks for space.
 pub(crate) enum AdmissionDecision {
     Admit(ReservedSpace),
     Wait,
@@ -301,10 +301,10 @@ impl AdmissionControl {
     /// Decides about an operation that applies its changes now, under the same lock. It waits where it would
     /// have to queue behind others: a stream's writes stay in their order.
     pub(crate) fn decide_at_once(&self, state: &mut CacheState, cost: TransactionCost) -> AdmissionDecision {
-        if state.admission.must_queue(cost.claim) {
-            AdmissionDecision::Wait
-        } else if cost.bypass_pages > 0 && state.admission.is_waiting_to_bypass() {
+        if cost.bypass_pages > 0 && state.admission.is_waiting_to_bypass() {
             AdmissionDecision::WaitToBypass
+        } else if state.admission.must_queue(cost.claim) {
+            AdmissionDecision::Wait
         } else {
             self.decide(state, cost)
         }

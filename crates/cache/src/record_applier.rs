@@ -26,7 +26,7 @@ pub(crate) struct RecordApplier<'a> {
     effects: RecordEffects,
 }
 
-/// What the records did, beside the changes of pages.
+/// The effects of a transaction's records, beside the changes of pages.
 #[derive(Default)]
 pub(crate) struct RecordEffects {
     /// A read that waited is to be retried.

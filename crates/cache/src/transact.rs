@@ -23,7 +23,7 @@ pub struct CacheTransaction<'a> {
 
 /// Why a transaction could not be applied at once.
 enum TransactionWait {
-    /// For space; of its pages, as many as its cost now says may bypass the buffer.
+    /// For space. The cost says by now how many of the pages may bypass the buffer.
     Space,
     /// For pages of which it writes parts.
     Pages { object: ObjectId, offset: u64, len: usize },

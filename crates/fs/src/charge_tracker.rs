@@ -25,7 +25,7 @@ pub(crate) struct ChargeTracker {
     recount_due: Option<InodeSlot>,
 }
 
-/// What an operation has to tell the tracker, once its changes are in the log.
+/// A message of an operation to the tracker, once its changes are in the log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ChargeNote {
     /// A file was charged for `pages`, of which it may have had `unsure` already, and now has this charge.

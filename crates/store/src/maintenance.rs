@@ -24,7 +24,7 @@ use crate::writer::WriterLock;
 use device::Clock;
 use std::time::Duration;
 
-/// Who waits while [`StoreMaintenance::step`] makes a step.
+/// The callers that wait while [`StoreMaintenance::step`] makes a step.
 #[derive(Debug)]
 pub enum SpacePressure<'a> {
     /// No caller waits: whatever is due is done.
@@ -60,7 +60,7 @@ pub enum MaintenanceProgress {
 const WORKED: MaintenanceProgress = MaintenanceProgress::Worked { may_have_space: false };
 const MAY_HAVE_SPACE: MaintenanceProgress = MaintenanceProgress::Worked { may_have_space: true };
 
-/// What maintenance remembers between steps. Lost in a crash, which does no harm.
+/// The state that maintenance keeps between steps. Lost in a crash, which does no harm.
 pub(crate) struct MaintenanceState {
     /// Taken before the writer's lock, where both are taken.
     cleaner: Mutex<SegmentCleaner>,

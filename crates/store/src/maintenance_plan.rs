@@ -72,7 +72,7 @@ pub(crate) struct MaintenancePauses {
     pub(crate) trimmed_as_of: u64,
 }
 
-/// What the plan knows of the store.
+/// The figures of the store from which the plan follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct MaintenanceGauges {
     pub(crate) now: Duration,
