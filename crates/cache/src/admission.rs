@@ -1,5 +1,5 @@
-//! Admission: an operation reserves space before it changes anything and so before it is acknowledged. It
-//! waits here, without a lock, until there is space (invariant 6).
+//! Admission: an operation has its space in buffer and store before it is acknowledged (invariant 6). One
+//! for which there is no space waits here, without a lock.
 
 use crate::bypass;
 use crate::bypassed_pages::BypassedAge;
@@ -27,8 +27,8 @@ const SPARE_PAGES_MAX: u64 = 16;
 #[derive(Default)]
 pub(crate) struct AdmissionQueue {
     waiting: VecDeque<WaitingOperation>,
-    /// Bypassing operations that wait for earlier bypassed pages to be stored. No other operation waits for
-    /// them.
+    /// Bypassing operations that wait for earlier bypassed pages to be stored. Later bypassing operations
+    /// queue behind them; all others pass.
     waiting_to_bypass: VecDeque<WaitingOperation>,
     /// Pages that admitted operations may bypass.
     bypass_pages: u64,
@@ -298,8 +298,8 @@ impl AdmissionControl {
         AdmissionControl { shared }
     }
 
-    /// Decides about an operation that applies its changes now, under the same lock. It waits where it would
-    /// have to queue behind others: a stream's writes stay in their order.
+    /// Decides about a new operation. One that would pass others in their queue waits behind them, so a
+    /// stream's writes keep their order.
     pub(crate) fn decide_at_once(&self, state: &mut CacheState, cost: TransactionCost) -> AdmissionDecision {
         if cost.bypass_pages > 0 && state.admission.is_waiting_to_bypass() {
             AdmissionDecision::WaitToBypass

@@ -1,5 +1,5 @@
-//! Applying a transaction: its records are appended to the buffer and changed in the page table, under one
-//! hold of the state's lock.
+//! Applying a transaction: its records are appended to the buffer, then its pages change in the page table,
+//! both under one hold of the state's lock.
 
 use crate::admission::{AdmissionControl, AdmissionDecision, ReservedSpace, SpaceReservation};
 use crate::bypass;
@@ -81,7 +81,8 @@ impl TransactionApplier {
         }
         let pages = changes.iter().map(ObjectChange::pages).sum();
         let space = reservation.space_for(pages, &mut state)?;
-        // It was admitted as a part of a stream. Once bypassing is switched off, a sync may rely on that.
+        // If bypassing was switched off since the admission, the pages are logged: one sync after the switch
+        // covers all bypassed pages, and no more may follow.
         let is_stream = space.may_bypass() && self.bypass_after() != u64::MAX;
         let applied = self.append_and_change(&mut state, space, changes, is_stream);
         let is_awaited = applied.is_ok() && reservation.release_unused(&mut state);

@@ -1,4 +1,4 @@
-//! The public interface: [`Cache`] composes the parts and applies changes.
+//! The public interface: [`Cache`] puts the parts together. `transact.rs` has the methods for changes.
 
 use crate::admission::AdmissionControl;
 use crate::apply::TransactionApplier;
@@ -251,8 +251,8 @@ impl Cache {
         Ok(found.pop().expect("as many as were asked for"))
     }
 
-    /// Completes when every change applied before the call is durable. Causes no store I/O, unless much was
-    /// written [around the buffer](crate::ObjectChange::FileWrite): see
+    /// Completes when every change applied before the call is durable. Causes no store I/O, unless many
+    /// pages [bypassed the buffer](crate::ObjectChange::FileWrite): see
     /// [`sync_log_bytes_max`](CacheSettings::sync_log_bytes_max).
     pub fn sync(&self, then: CacheCompletion<()>) {
         self.parts.committer.sync(SyncScope::All, then);
@@ -454,10 +454,10 @@ impl Cache {
         Ok(grown)
     }
 
-    /// Objects that grew with [bypassed](crate::ObjectChange::FileWrite) pages which a crash took, and their first
-    /// lost pages. The crate that knows the objects' sizes ends them there, makes that durable, and then
-    /// calls [`forget_lost_tail`](Cache::forget_lost_tail). Until then, or until their volume is deleted, the
-    /// buffer keeps the records that tell of them.
+    /// Objects that grew with [bypassed](crate::ObjectChange::FileWrite) pages which a crash took, and their
+    /// first lost pages. The crate that knows the objects' sizes ends them there, makes that durable, and
+    /// then calls [`forget_lost_tail`](Cache::forget_lost_tail). Until then, or until their volume is
+    /// deleted, the buffer keeps the records that tell of them.
     pub fn lost_tails(&self) -> Vec<(ObjectId, PageNo)> {
         self.parts.shared.state().pages.lost_tails().collect()
     }

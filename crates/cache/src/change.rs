@@ -18,8 +18,8 @@ pub enum ObjectChange<'a> {
         /// The new bytes.
         bytes: &'a [u8],
     },
-    /// A write of a file's data. Where the file is written in order for
-    /// [long enough](crate::Cache::bypass_after), its whole pages bypass the buffer: the log has only a
+    /// A write of a file's data. Once the file was written in order for
+    /// [long enough](crate::Cache::bypass_after), writes of whole pages bypass the buffer: the log has only a
     /// record that names them, and the bytes soon reach the store. After a crash each page is, as a whole,
     /// what it was or what it became; of pages behind `size`, the first lost one ends the file: see
     /// [`lost_tails`](crate::Cache::lost_tails). A sync of the object, a change of a part of a page, a clone
@@ -31,7 +31,7 @@ pub enum ObjectChange<'a> {
         offset: u64,
         /// The new bytes.
         bytes: &'a [u8],
-        /// Where the file ended before, in bytes.
+        /// The file's size before this write, in bytes.
         size: u64,
     },
     /// Changes nothing. The object's bypassed pages are logged before this transaction.
@@ -96,7 +96,7 @@ impl ObjectChange<'_> {
         }
     }
 
-    /// The pages that may bypass the buffer if this is a part of a stream: all of a write of whole pages.
+    /// The pages that may bypass the buffer as part of a stream: all if it writes whole pages, else none.
     pub(crate) fn bypassable_pages(&self) -> u64 {
         let &ObjectChange::FileWrite { offset, bytes, .. } = self else { return 0 };
         let page = BLOCK_BYTES as u64;
@@ -105,8 +105,8 @@ impl ObjectChange<'_> {
         if is_whole_pages { (end - offset) / page } else { 0 }
     }
 
-    /// Whether its pages can bypass the buffer now. Pages that a crash takes must leave a file without a
-    /// hole: a write from behind the file's end on is logged, and so is one across an end within a page.
+    /// Whether its pages can bypass the buffer now. A crash that takes them must leave no hole in the file.
+    /// So a write that begins behind the end is logged, and so is one across an end that lies within a page.
     fn can_bypass(&self) -> bool {
         let &ObjectChange::FileWrite { offset, bytes, size, .. } = self else { return false };
         let has_no_hole = offset <= size
@@ -146,7 +146,7 @@ pub enum SpaceClaim {
     Frees,
 }
 
-/// The most that a transaction may need, stated when it asks for admission.
+/// The most that a transaction may need. Reserved only for a transaction that waits or applies later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TransactionCost {
     /// Pages that it may make dirty.
@@ -210,7 +210,8 @@ impl<'a> TransactionRecords<'a> {
                 ObjectChange::FileWrite { object, offset, bytes, size }
                     if is_stream && change.can_bypass() =>
                 {
-                    // Each part is lost or kept with the size that it belongs to.
+                    // Two records: a crash that takes the pages behind the old end takes the growth with
+                    // them.
                     let within = bytes.len().min(size.saturating_sub(offset) as usize);
                     let (within, behind) = bytes.split_at(within);
                     for (offset, bytes, extends_file) in [(offset, within, false), (size, behind, true)] {

@@ -68,8 +68,8 @@ pub enum CacheError {
         /// The limit.
         limit: u64,
     },
-    /// A transaction has no space yet. [`transact`](crate::Cache::transact) lets it be made again when there
-    /// is space; nobody else sees this error.
+    /// A transaction must wait, for space or for a page. Only the work passed to
+    /// [`transact`](crate::Cache::transact) sees this error: it undoes its changes, and runs again later.
     #[error("the transaction must wait for space")]
     MustWait,
     /// A clone or a move without pages, or with a target that overlaps its source.

@@ -10,7 +10,8 @@ use std::ops::{Deref, DerefMut};
 pub(crate) enum CacheLock {
     /// One thread at a time makes space. Held over device I/O.
     SpaceAttempt,
-    /// One thread at a time writes back, clones or deletes volumes, or rescues. Held over device I/O.
+    /// One thread at a time writes back, clones or deletes volumes (except expendable ones, under
+    /// `SpaceAttempt`), or rescues. Held over device I/O.
     WriteBack,
     /// [`CacheState`](crate::state::CacheState). Held for moments, never over device I/O or a completion.
     State,

@@ -1,6 +1,5 @@
-//! The cache's part in the store's maintenance: whoever needs space gets it, and operations that wait for
-//! space go on. The store decides by itself what is due: see
-//! [`StoreMaintenance::step`](store::StoreMaintenance::step).
+//! The cache's part in the store's maintenance: it makes space for waiting operations, and admits them. The
+//! store decides by itself what is due: see [`StoreMaintenance::step`](store::StoreMaintenance::step).
 
 use crate::admission::AdmissionControl;
 use crate::dirty_scan::DirtyScan;
@@ -12,7 +11,7 @@ use crate::write_back::{WriteBack, WriteBackReason};
 use std::sync::Arc;
 use store::{MaintenanceProgress, SpacePressure, SpaceSearch, StoreError, StoreSpace, VolumeId};
 
-/// How often work is done again that found the store full, before its caller is told so.
+/// Attempts of work that finds the store full, before its caller gets that error.
 const ATTEMPTS_MAX: usize = 8;
 
 /// An attempt to make space, for operations that wait or for pages that found none. It writes everything back
@@ -80,8 +79,8 @@ impl StoreMaintainer {
         StepProgress::Worked
     }
 
-    /// Does what the store owes for earlier pages, before more are written back. `false` if it owes nothing
-    /// or cannot do it; pages are stored all the same.
+    /// Makes a step of the cleaning that is owed for earlier pages, or allocates in its place. `false` if
+    /// none is owed, or it failed: pages are written back all the same.
     pub(crate) fn clean_before_write_back(&self) -> bool {
         let progress = self.maintain(SpacePressure::WriteBack);
         self.shared.state().counters.checkpoint_errors += u64::from(progress.is_err());
@@ -181,8 +180,8 @@ impl StoreMaintainer {
         let over = !matches!(outcome, Ok(StepProgress::Worked));
         let is_more = is_more(&now, &attempt.before);
         if over {
-            // Space from the host file system may be used up already, and there may be more; unless segments
-            // were trimmed.
+            // If `total` grew, the host file system gave space. Even if that is used already, there may be
+            // more, so the attempt was not in vain. Trimmed segments lower `total`.
             state.admission.note_attempt_ended(!is_more && now.total <= attempt.before.total);
         }
         if is_more {

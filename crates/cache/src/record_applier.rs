@@ -13,7 +13,7 @@ use std::cell::OnceCell;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Borrows what the records of a transaction change, under the state's lock.
+/// The parts of the state that a transaction's records change, borrowed under the lock.
 pub(crate) struct RecordApplier<'a> {
     pages: &'a mut PageTable,
     reads: &'a mut WaitingReads,

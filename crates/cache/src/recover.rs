@@ -18,8 +18,8 @@
 //!    space (invariant 6).
 //! 5. `Store::begin_after` makes a new incarnation durable in the store. Before 6: a buffer that knows of a
 //!    mount which its store does not know is refused by step 1 as the buffer of a newer store (invariant 8).
-//! 6. `Buffer::begin` makes the same incarnation durable in the buffer. New LSNs begin above the newest ones
-//!    of both media. From here on both accept changes.
+//! 6. `Buffer::begin_incarnation` makes the same incarnation durable in the buffer. New LSNs begin above the
+//!    newest ones of both media. From here on both accept changes.
 //! 7. `delete_unfinished` deletes the volumes of rescues that a crash cut off. After 5, since it writes to
 //!    the store.
 //! 8. `log_reverted` logs pages again that lost their bypassed bytes in the crash. After 6, since it appends;

@@ -35,8 +35,8 @@ pub(crate) struct CacheShared {
     work: [Condvar; BackgroundTask::ALL.len()],
 }
 
-/// Everything under the lock. Each part is changed by its own methods alone. After a crash: rebuilt from the
-/// buffer's records.
+/// Everything under the lock. Each part is changed by its own methods alone. After a crash, `pages` is
+/// rebuilt from the buffer's records; the rest begins empty.
 #[derive(Default)]
 pub(crate) struct CacheState {
     pub(crate) pages: PageTable,

@@ -34,7 +34,7 @@ pub struct CacheCounters {
     pub pages_stored: u64,
     /// Pages whose changes were relogged, because they are still being written.
     pub pages_relogged: u64,
-    /// Pages written around the buffer.
+    /// Pages that bypassed the buffer.
     pub pages_bypassed: u64,
     /// The number of these that were logged late, because a later change needed it or the store was too slow.
     pub pages_logged_late: u64,
@@ -55,7 +55,7 @@ pub struct CacheCounters {
     pub fetch_errors: u64,
     /// Write-backs that failed and will be tried again.
     pub write_back_errors: u64,
-    /// Checkpoints that failed and will be tried again.
+    /// Steps of the store's maintenance that failed and will be tried again: checkpoints, cleaning, freeing.
     pub checkpoint_errors: u64,
     /// Transactions that recovery found in the buffer.
     pub replayed: u64,

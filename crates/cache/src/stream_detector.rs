@@ -1,6 +1,6 @@
-//! Finds streams: files that are written sequentially. Their whole pages bypass the buffer, which would not
-//! make them faster, since it is emptied at the store's speed, and would have less space for writes on which
-//! clients wait.
+//! Finds streams: files that are written sequentially. Their writes of whole pages bypass the buffer. The
+//! buffer is emptied at the store's speed, so it would not make a stream faster, and writes on which clients
+//! wait would have less of it.
 
 use device::ObjectId;
 
@@ -19,7 +19,7 @@ struct WrittenFile {
     object: ObjectId,
     /// The end of the last write.
     next: u64,
-    /// Bytes written sequentially before that.
+    /// Bytes written sequentially up to `next`.
     bytes: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The one way in for changes: [`Cache::transact`] reserves space, lets the caller make its changes, applies
-//! them, and answers; now, or when there is space.
+//! How changes enter the cache: [`Cache::transact`] runs the caller's work, which changes the caller's own
+//! state and hands over the changes. If there is no space, the work undoes that, and runs again later.
 
 use crate::admission::SpaceReservation;
 use crate::apply::AppliedAtOnce;
@@ -31,12 +31,12 @@ enum TransactionWait {
 
 impl CacheTransaction<'_> {
     /// Makes all of `changes` visible, in order, as one transaction: after a crash it is there as a whole or
-    /// not at all, and only if every transaction before it is. Never waits, and calls no completion. The
-    /// caller orders its own calls, and makes one for each transaction.
+    /// not at all, and only if every transaction before it is. Never waits, and calls no completion. Call it
+    /// once in each transaction, under the lock that orders the caller's transactions.
     ///
     /// # Errors
-    /// [`CacheError::MustWait`] if there is no space yet: the caller undoes what it has done, and returns the
-    /// error. Its work is done again when there is space.
+    /// [`CacheError::MustWait`] if there is no space yet, or, in `FetchMode::Blocking`, a page must be
+    /// fetched first. The caller undoes its changes and returns the error. Its work runs again later.
     pub fn apply(&mut self, changes: &[ObjectChange<'_>]) -> Result<Lsn, CacheError> {
         if let Some(reservation) = &mut self.reservation {
             return self.parts.applier.apply_reserved(reservation, changes);
@@ -70,9 +70,11 @@ fn written_pages(change: &ObjectChange<'_>) -> Option<TransactionWait> {
 }
 
 impl Cache {
-    /// Does `work`, which makes one transaction, and answers with its outcome. If there is no space for the
-    /// transaction now, `work` is done again when there is, and `done` gets the outcome of that; or an error,
-    /// if the store is full, at once or after an attempt to make space. `cost` is the most that it may need.
+    /// Runs `work`, which makes one transaction, and passes its outcome to `done`. If the transaction must
+    /// wait, `work` undoes its changes and runs again later; `done` gets that outcome, or an error if the
+    /// store is full, at once or after an attempt to make space. `cost` is the most that the transaction may
+    /// need. It is reserved only if the transaction waits; otherwise the cache reserves what the changes
+    /// take.
     pub fn transact<T: 'static, E: From<CacheError> + 'static>(
         &self,
         cost: TransactionCost,
@@ -82,7 +84,8 @@ impl Cache {
         self.transact_with(cost, false, work, done);
     }
 
-    /// [`transact`](Cache::transact), if it can answer now; else `None`, and nothing was done.
+    /// [`transact`](Cache::transact), if it can answer now. `None` if the transaction must wait: `work` has
+    /// run and has undone its changes.
     pub fn try_transact<T, E>(
         &self,
         cost: TransactionCost,
@@ -145,15 +148,15 @@ impl Cache {
         })
     }
 
-    /// The first half of [`transact`](Cache::transact), for callers that apply later: asks for space. `then`
-    /// gets a reservation: at once if there is space, otherwise when there is. Refused if the store is full,
-    /// at once or after an attempt to make space.
+    /// Reserves space for a transaction that [`apply`](Cache::apply) makes later. `then` gets the
+    /// reservation: at once if there is space, otherwise when there is. Refused if the store is full, at once
+    /// or after an attempt to make space.
     pub fn admit(&self, cost: TransactionCost, then: CacheCompletion<SpaceReservation>) {
         self.parts.admission.admit(cost, then);
     }
 
-    /// The second half: as [`CacheTransaction::apply`], within a reservation, which is good for one
-    /// transaction. Success releases what it did not use.
+    /// As [`CacheTransaction::apply`], within a reservation, which is good for one transaction. Success
+    /// releases the unused rest.
     pub fn apply(
         &self,
         reservation: &mut SpaceReservation,

@@ -269,12 +269,12 @@ impl<'a> FsTransaction<'a> {
         self.removed_pages.take()
     }
 
-    /// Tells the tracker of charges, once the changes are final.
+    /// Keeps a note for the charge tracker, which gets it when the changes are final.
     pub(crate) fn note_charge(&mut self, note: ChargeNote) {
         self.charge_notes.push(note);
     }
 
-    /// How often pages were removed from a file in this mount, this operation included.
+    /// The file's [counter of removals](ChargeTracker::removals), with those of this transaction.
     pub(crate) fn removals(&self, slot: InodeSlot) -> u64 {
         let own = |note: &&ChargeNote| matches!(note, ChargeNote::Removed(of) if *of == slot);
         self.state.charges.removals(slot) + self.charge_notes.iter().filter(own).count() as u64

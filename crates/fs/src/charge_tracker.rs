@@ -1,4 +1,4 @@
-//! The charges of files, as far as memory knows them; [`charge`](crate::charge) explains them.
+//! How far the charges of files may be off; [`charge`](crate::charge) explains charges.
 
 use crate::format::InodeSlot;
 use device::{BLOCK_BYTES, PageNo};
@@ -16,7 +16,7 @@ const UNSURE_PART: u64 = 8;
 /// Counters of removals, of 8 bytes each. Files that share a counter invalidate each other's counts.
 const REMOVALS: usize = 1024;
 
-/// The charges of files, as far as memory knows them. Lost at a crash.
+/// How far the charges of files may be off. In memory only.
 pub(crate) struct ChargeTracker {
     drifts: HashMap<InodeSlot, ChargeDrift>,
     /// How often pages were removed from files, by a hash of their slots.
@@ -25,10 +25,11 @@ pub(crate) struct ChargeTracker {
     recount_due: Option<InodeSlot>,
 }
 
-/// A message of an operation to the tracker, once its changes are in the log.
+/// A note of an operation to the tracker. The tracker gets it when the operation's changes are final.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ChargeNote {
-    /// A file was charged for `pages`, of which it may have had `unsure` already, and now has this charge.
+    /// A file was charged for `pages` more pages; now it has `charge`. Of that charge, `unsure` more pages
+    /// may have been added twice, or not taken off.
     Charged { slot: InodeSlot, pages: u64, unsure: u64, charge: u64 },
     /// Pages may be removed from a file, which invalidates earlier counts.
     Removed(InodeSlot),
@@ -80,7 +81,7 @@ impl Default for ChargeTracker {
 }
 
 impl ChargeTracker {
-    /// How often pages were removed from a file in this mount.
+    /// A counter that grows when pages are removed from the file. Some other files share it.
     pub(crate) fn removals(&self, slot: InodeSlot) -> u64 {
         self.removals[slot.0 as usize % REMOVALS]
     }

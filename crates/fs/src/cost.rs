@@ -1,4 +1,5 @@
-//! The most that each operation may need, stated before it is admitted.
+//! The most that each operation may need. The cache reserves it for an operation that waits. Without a wait
+//! it reserves what the changes take.
 
 use crate::acl::ACL_BYTES_MAX;
 use crate::xattr::{XATTR_HEAD, XATTR_NAME_BYTES_MAX, blocks_for};
@@ -15,7 +16,7 @@ const INODE_CHANGES: TransactionCost =
     TransactionCost { pages: 21, bytes: 21 * 96, records: 26, ..TransactionCost::NONE };
 
 /// The access list and the default list that a new inode may inherit: at most a page each, in three blocks.
-/// Always stated, because the directory may get its default list before the operation is admitted.
+/// Always stated, because the directory may get its default list before the operation is made.
 const INHERITED_ACLS: TransactionCost =
     TransactionCost { pages: 3, bytes: 2 * ACL_BYTES_MAX as u64 + 256, records: 14, ..TransactionCost::NONE };
 

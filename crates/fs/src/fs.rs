@@ -639,8 +639,8 @@ impl FsCore {
         self.state.write().expect("no panic while holding the file system's state")
     }
 
-    /// Runs `work` as one transaction as soon as there is space for `cost`, then completes `done`. If there is
-    /// none at once, `work` runs again when there is.
+    /// Runs `work` as one transaction, then completes `done`. If there is no space for its changes, undoes
+    /// them, and runs `work` again once there is space for `cost`.
     ///
     /// An error of `work` or of the cache leaves everything as it was.
     pub(crate) fn run_transaction<T: Send + 'static>(

@@ -33,8 +33,8 @@ pub struct StatusReport {
     pub failed: Option<String>,
     /// After `failed`: the volume in the store that has everything that was written, once it is complete.
     pub rescued: Option<String>,
-    /// Pages of the rescued volume without their last changes, because the store's version of them is damaged.
-    /// Reading such a page is an error.
+    /// Pages of the rescued volume without their last changes, because the store's version of them is
+    /// damaged. Reading such a page is an error.
     pub left_out: u64,
     /// After `failed`: why the changes in memory could not be saved to the store yet. weir tries again.
     pub not_rescued: Option<String>,
@@ -206,7 +206,8 @@ pub struct CountersReport {
     pub pages_relogged: u64,
     /// Pages that bypassed the buffer.
     pub pages_bypassed: u64,
-    /// Bypassed pages that had to be logged after all, because a later change depends on them or the store failed.
+    /// Bypassed pages that had to be logged after all, because a later change depends on them or the store
+    /// failed.
     pub pages_logged_late: u64,
     /// Truncations, hole punches and deletions written back.
     pub cuts_stored: u64,
@@ -292,7 +293,7 @@ pub struct ErrorCountsReport {
     pub fetch: u64,
     /// Write-backs.
     pub write_back: u64,
-    /// Checkpoints.
+    /// Steps of the store's maintenance: checkpoints, cleaning, freeing, merging.
     pub checkpoint: u64,
 }
 
@@ -318,7 +319,8 @@ pub struct SpaceReport {
     pub free_bytes: u64,
     /// Usable space that is not used. Some of it may need cleaning first.
     pub available_bytes: u64,
-    /// Bytes left in the host file system, if that has no space for a segment that the store could use; else null.
+    /// Bytes left in the host file system, if that has no space for a segment that the store could use; else
+    /// null.
     pub full_below_bytes: Option<u64>,
     /// Space reserved for dirty data: the most that it can take.
     pub reserved_bytes: u64,
@@ -327,7 +329,8 @@ pub struct SpaceReport {
     /// Data that some volume refers to, each block counted once. Only with `weir space --exact`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_bytes: Option<u64>,
-    /// Data of deleted files and volumes that no volume refers to and that is still to be freed. Only with `weir space --exact`.
+    /// Data of deleted files and volumes that no volume refers to and that is still to be freed. Only with
+    /// `weir space --exact`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dying_bytes: Option<u64>,
     /// The space of each volume. Only with `weir space --exact`.
@@ -377,8 +380,8 @@ pub struct LatencyReport {
     pub p999_us: f64,
     /// The longest request, in microseconds.
     pub max_us: f64,
-    /// Pairs of a latency in microseconds, and the requests that took at most this long and longer than the pair before.
-    /// Pairs without requests are left out. Two such lists can be subtracted, quantiles cannot.
+    /// Pairs of a latency in microseconds, and the requests that took at most this long and longer than the
+    /// pair before. Pairs without requests are left out. Two such lists can be subtracted, quantiles cannot.
     pub buckets_us: Vec<(f64, u64)>,
 }
 
@@ -412,7 +415,8 @@ pub struct SlowestCallsReport {
 pub struct WakeUpReport {
     /// `awake`: processors are kept awake now; `idle`: too few requests arrive; `off`: see `why_off`.
     pub state: String,
-    /// Why processors may sleep, at present or for the whole mount; null if they are kept awake when requests arrive.
+    /// Why processors may sleep, at present or for the whole mount; null if they are kept awake when requests
+    /// arrive.
     pub why_off: Option<String>,
     /// How long a processor may take to wake, in microseconds; null if weir does not keep them awake.
     pub latency_us: Option<i32>,

@@ -56,8 +56,9 @@ pub enum MaintenanceProgress {
     SearchEnded,
 }
 
-/// A step was made that frees nothing by itself.
+/// A step was made. A caller that was told that the store is full need not try again.
 const WORKED: MaintenanceProgress = MaintenanceProgress::Worked { may_have_space: false };
+/// A step was made after which such a caller may try again.
 const MAY_HAVE_SPACE: MaintenanceProgress = MaintenanceProgress::Worked { may_have_space: true };
 
 /// The state that maintenance keeps between steps. Lost in a crash, which does no harm.
@@ -146,14 +147,14 @@ impl<'a> StoreMaintenance<'a> {
         StoreMaintenance { shared, writer, state }
     }
 
-    /// Sets after how many blocks of log a checkpoint is due: the most that a recovery reads. Without this
-    /// only the number of reads counts.
+    /// Sets after how many blocks of log a checkpoint is due: the most that a recovery reads. Without this,
+    /// only reads of the log and dirty nodes ask for a checkpoint.
     pub fn set_checkpoint_blocks(&self, blocks: u64) {
         self.state.checkpoint_blocks.store(blocks, Ordering::Relaxed);
     }
 
-    /// Whether a [step](StoreMaintenance::step) is due though no caller waits. Waits for no device, nor for
-    /// the host file system: whether that is full, only a step finds out.
+    /// Whether a [step](StoreMaintenance::step) is due though no caller waits. Waits for no device. Does not
+    /// ask the host file system whether it is full; only a step does.
     pub fn is_due(&self, now: Duration) -> bool {
         self.gauges(now).next_step().is_some()
     }
@@ -234,15 +235,15 @@ impl<'a> StoreMaintenance<'a> {
         self.shared.progress.length().reads
     }
 
-    /// Whether a step of cleaning is due: free space is low and a round may find some, or the round under way
-    /// is behind. Write-back makes such steps first, and other threads may.
+    /// Whether cleaning is owed: free space is low and a round may find some, or the round under way is
+    /// behind. [`step`](StoreMaintenance::step) makes such a step unless the last one found nothing to clean.
     pub fn cleaning_is_due(&self) -> bool {
         self.shared.map().cleaning_is_due()
     }
 
-    /// Pages that may be written back before the next look at
-    /// [`cleaning_is_due`](StoreMaintenance::cleaning_is_due). So a thread that waits for these pages never
-    /// waits for a whole segment to be cleaned.
+    /// Pages that may be written back before the next [`step`](StoreMaintenance::step) with
+    /// [`SpacePressure::WriteBack`]. So a thread that waits for these pages never waits for a whole segment
+    /// to be cleaned.
     pub fn pages_between_cleaning_checks(&self) -> u64 {
         self.shared.map().pages_between_cleaning_checks()
     }
@@ -407,8 +408,8 @@ impl StoreMaintenance<'_> {
     ///
     /// # Errors
     /// [`StoreError::Full`], after which the next call tries the same leaf again; a node that cannot be read,
-    /// which ends the round; as [`apply`](crate::StoreData::apply), where the device fails a write. A leaf whose
-    /// pages cannot be read stays as it is.
+    /// which ends the round; as [`apply`](crate::StoreData::apply), where the device fails a write. A leaf
+    /// whose pages cannot be read stays as it is.
     pub fn idle_merge_step(&self) -> Result<bool, StoreError> {
         let mut writer = self.writer.lock();
         self.state.idle_merge.lock().expect("no panic while merging deltas").step(self.shared, &mut writer)

@@ -9,9 +9,11 @@
 //! | clean | pages were written for which cleaning is owed |
 //! | trim dead segments | the host file system is full, and segments may have died |
 //! | trim freed segments | the last deleted file or volume is freed |
-//! | merge | pages were stored as deltas, and none was applied for a while |
+//! | merge | pages were stored as deltas, and no page was applied for a while |
 //!
-//! The first one that is due is made. A step that failed, or that gained nothing, rests for a while.
+//! The first one that is due is made. After a failure, allocating, freeing and merging rest for a while.
+//! Cleaning that found nothing, and trimming dead segments, rest until something is written. A checkpoint or
+//! a cleaning step that failed is tried again at once, before all steps below it.
 
 use std::time::Duration;
 
@@ -21,10 +23,10 @@ use std::time::Duration;
 const LOG_READS_MAX: u64 = 16;
 
 /// If nothing was applied for this long, stored deltas are merged into their pages: then these are read as
-/// fast as pages that were stored whole. Freed segments are trimmed no more often than this, either.
+/// fast as pages that were stored whole. It is also the shortest time between two trims of freed segments.
 pub(crate) const QUIET_PERIOD: Duration = Duration::from_secs(5);
 
-/// How long a step that failed is not tried again.
+/// The pause after a failure to allocate, to free or to merge.
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// How long segments that could not be emptied are left alone while a caller waits for space.
@@ -64,7 +66,7 @@ pub(crate) struct MaintenancePauses {
     pub(crate) merge_not_before: Duration,
     /// Retrying segments that could not be emptied.
     pub(crate) retry_not_before: Duration,
-    /// The number of applied pages when these were last counted.
+    /// The number of applied pages when merging was last put off.
     pub(crate) pages_applied: u64,
     /// The number of batches when there was nothing to clean.
     pub(crate) nothing_to_clean_as_of: Option<u64>,

@@ -112,7 +112,8 @@ impl CrashFile {
         }
     }
 
-    /// Describes how `found` differs from all bytes that the file may have after a crash.
+    /// Describes how `found` differs from every content that the file may have after a crash; `None` if it is
+    /// one.
     pub fn difference(&self, found: &[u8]) -> Option<String> {
         if !self.unsynced.allow_size(self.bytes.len() as u64, found.len() as u64) {
             return bytes_difference(&self.bytes, found);

@@ -18,7 +18,7 @@ pub trait CrashModel: Clone {
     /// The reason why a change is impossible.
     type Refusal: Debug;
 
-    /// Makes a change. `bypass` is the path of bytes that may go past the log.
+    /// Makes a change. `bypass` is the path of bytes that may bypass the log; others are logged.
     fn apply(&mut self, change: &Self::Change, bypass: WritePath) -> Result<Self::Made, Self::Refusal>;
 
     /// Makes all bytes certain that changes before `number` wrote: to one file, or to all.
@@ -54,7 +54,7 @@ pub enum SyncScope<F> {
 /// A prefix of the history whose state was found.
 #[derive(Debug, Clone)]
 pub struct FoundPrefix<M> {
-    /// The changes of the prefix since the last answered sync.
+    /// The changes of the prefix since the last answered sync was issued.
     pub kept: usize,
     /// The end of the prefix.
     pub moment: HistoryMoment,

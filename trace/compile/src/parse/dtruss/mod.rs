@@ -3,8 +3,8 @@
 //! A line is printed when its call returns. The lines are taken to be in the order of these moments. dtruss
 //! prints no clock: [`Dtruss::times`] makes one from the times that the columns show.
 //!
-//! A process appears with a line `fork()` of its own. A thread appears with its first call. dtruss prints no
-//! ends of processes: a process ends before the wait for it returns.
+//! A process appears with a line `fork()` of its own. A thread appears with its first call. dtruss does not
+//! print when a process ends, so it ends when the wait for it returns.
 
 mod line;
 mod macos;
@@ -22,8 +22,8 @@ const THREADS_MAX: usize = 1 << 16;
 /// Maximum number of processes whose parent is unknown, and of the calls kept for each.
 const ORPHANS_MAX: usize = 64;
 const ORPHAN_CALLS_MAX: usize = 1 << 12;
-/// A process's first thread has the process's number, which is lower on macOS. Other threads are numbered from
-/// here.
+/// A process's first thread has the process's number, which is lower on macOS. Other threads are numbered
+/// from here.
 const THREAD_NUMBER_MIN: u32 = 1 << 24;
 
 /// Whether lines at the beginning of a trace are those of dtruss.
@@ -216,8 +216,8 @@ impl<R: BufRead> Dtruss<R> {
         }
     }
 
-    /// When a call began and ended, in nanoseconds from the first line. A call ends after the call of the line
-    /// before, and after the thread has computed for as long as the columns show.
+    /// When a call began and ended, in nanoseconds from the first line. A call ends after the call of the
+    /// line before, and after the thread has computed for as long as the columns show.
     fn times(&mut self, thread: (u32, u64), times: &CallTimes) -> (u64, u64) {
         let thread = self.threads.get_mut(&thread).expect("the thread was met");
         let elapsed = times.elapsed.unwrap_or(0);
