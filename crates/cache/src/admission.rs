@@ -256,6 +256,12 @@ impl AdmissionQueue {
         self.wants_space
     }
 
+    /// Whether a reader may be told of this error now: while space is being made, none is told that there is
+    /// none.
+    pub(crate) fn may_tell(&self, error: &CacheError) -> bool {
+        !(self.wants_space && error.is_full())
+    }
+
     /// Asks for an attempt to make space, because write-back found none; unless the last attempt was in vain
     /// and nothing has changed since. Returns whether it asks.
     pub(crate) fn ask_for_space(&mut self) -> bool {
@@ -321,25 +327,19 @@ impl AdmissionControl {
         let mut state = self.shared.state();
         match self.decide_at_once(&mut state, cost) {
             AdmissionDecision::Wait => {
-                state.counters.admissions_parked += 1;
+                let operation = self.begin_wait(&mut state, cost, then);
                 state.admission.release_spare(self.shared.store());
                 // Groups that were released, but not yet durably, may be all that is missing.
                 state.syncs.ask_for_commit();
-                let cleaned = self.shared.store().counters().pages_cleaned;
-                state.admission.waiting.push_back(WaitingOperation { cost, then, cleaned_before: cleaned });
+                state.admission.waiting.push_back(operation);
                 drop(state);
                 self.shared.wake(BackgroundTask::Commit);
                 self.shared.wake(BackgroundTask::WriteBack);
                 self.shared.wake(BackgroundTask::Checkpoint);
             }
             AdmissionDecision::WaitToBypass => {
-                state.counters.admissions_parked += 1;
-                let cleaned = self.shared.store().counters().pages_cleaned;
-                state.admission.waiting_to_bypass.push_back(WaitingOperation {
-                    cost,
-                    then,
-                    cleaned_before: cleaned,
-                });
+                let operation = self.begin_wait(&mut state, cost, then);
+                state.admission.waiting_to_bypass.push_back(operation);
                 drop(state);
                 self.shared.wake(BackgroundTask::WriteBack);
             }
@@ -355,16 +355,23 @@ impl AdmissionControl {
         }
     }
 
+    fn begin_wait(
+        &self,
+        state: &mut CacheState,
+        cost: TransactionCost,
+        then: CacheCompletion<SpaceReservation>,
+    ) -> WaitingOperation {
+        state.counters.admissions_parked += 1;
+        WaitingOperation { cost, then, cleaned_before: self.shared.store().counters().pages_cleaned }
+    }
+
     /// Admits waiting operations, in order, as far as there is space.
     pub(crate) fn admit_waiting(&self, state: &mut CacheState, completions: &mut DeferredCompletions) {
         while let Some(first) = state.admission.waiting.pop_front() {
             match self.decide(state, first.cost) {
                 AdmissionDecision::Wait => return state.admission.waiting.push_front(first),
                 AdmissionDecision::WaitToBypass => state.admission.waiting_to_bypass.push_back(first),
-                AdmissionDecision::Admit(space) => {
-                    let reservation = self.reservation(state, space);
-                    self.complete_waiter(state, first, Ok(reservation), completions)
-                }
+                AdmissionDecision::Admit(space) => self.complete_waiter(state, first, Ok(space), completions),
                 AdmissionDecision::Refuse(error) => {
                     self.complete_waiter(state, first, Err(error), completions)
                 }
@@ -376,10 +383,7 @@ impl AdmissionControl {
                 AdmissionDecision::WaitToBypass => {
                     return state.admission.waiting_to_bypass.push_front(first);
                 }
-                AdmissionDecision::Admit(space) => {
-                    let reservation = self.reservation(state, space);
-                    self.complete_waiter(state, first, Ok(reservation), completions)
-                }
+                AdmissionDecision::Admit(space) => self.complete_waiter(state, first, Ok(space), completions),
                 AdmissionDecision::Refuse(error) => {
                     self.complete_waiter(state, first, Err(error), completions)
                 }
@@ -391,9 +395,10 @@ impl AdmissionControl {
         &self,
         state: &mut CacheState,
         operation: WaitingOperation,
-        outcome: Result<SpaceReservation, CacheError>,
+        outcome: Result<ReservedSpace, CacheError>,
         completions: &mut DeferredCompletions,
     ) {
+        let outcome = outcome.map(|space| self.reservation(state, space));
         let WaitingOperation { then, cleaned_before, .. } = operation;
         let cleaned = self.shared.store().counters().pages_cleaned - cleaned_before;
         state.counters.cleaned_while_parked = state.counters.cleaned_while_parked.max(cleaned);

@@ -106,14 +106,12 @@ impl Fetcher {
         let mut state = self.shared.state();
         let failed = state.failed().cloned();
         let patience = self.shared.settings().store_patience;
-        // While space is being made, no read is told that there is none.
-        let makes_space = state.admission.wants_space();
-        let counts = |error: &CacheError| !(makes_space && error.is_full());
-        let given_up = state.retries.stall_error(self.shared.now(), patience).cloned().filter(counts);
+        let given_up = state.retries.stall_error(self.shared.now(), patience).cloned();
+        let given_up = given_up.filter(|error| state.admission.may_tell(error));
         if failed.is_some() || given_up.is_some() {
             state.seeks.unblock();
         }
-        let CacheState { pages, reads, retries, .. } = &mut *state;
+        let CacheState { pages, reads, retries, admission, .. } = &mut *state;
         let mut retried = reads.retry_ready(pages, &mut completions);
         let fetches = reads.begin_fetches(pages);
         reads.fail_blocked(pages, |pages, key| match &failed {
@@ -122,7 +120,7 @@ impl Fetcher {
             None => {
                 let hiding = pages.range_ops().read_blocked_by(key.object, key.page);
                 let stuck = hiding.and_then(|lsn| retries.range_op_error(pages.range_ops(), lsn, patience));
-                stuck.filter(counts).or(given_up.clone())
+                stuck.filter(|error| admission.may_tell(error)).or(given_up.clone())
             }
         });
         retried |= reads.retry_ready(pages, &mut completions);

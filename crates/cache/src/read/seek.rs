@@ -150,7 +150,7 @@ impl MemoryView {
     }
 }
 
-/// Why the range operations of an object cannot be stored, if so.
+/// Why the range operations of an object cannot be stored, if so and if a reader may be told.
 fn why_blocked(
     state: &CacheState,
     object: ObjectId,
@@ -163,7 +163,7 @@ fn why_blocked(
     let about = state.pages.range_ops().touching(object);
     let why =
         |one: &PendingRangeOp| state.retries.range_op_error(state.pages.range_ops(), one.op.lsn, patience);
-    about.filter_map(why).next().or(given_up)
+    about.filter_map(why).next().or(given_up).filter(|error| state.admission.may_tell(error))
 }
 
 /// The first page of `looked` that is wanted, where `data` are its data pages.
@@ -287,5 +287,33 @@ impl SeekWorker {
                 Ok(None)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::range_ops::RangeOp;
+    use crate::retry::WriteBackItem;
+    use buffer::{GroupNo, LogRecord};
+    use device::{PageTransfer, VolumeId};
+    use store::StoreError;
+
+    #[test]
+    fn seek_is_not_told_of_a_full_store_while_space_is_being_made() {
+        let target = VolumeId::MAIN.object(6, 1);
+        let transfer = PageTransfer::whole_object(VolumeId::MAIN.object(5, 1), target);
+        let op = RangeOp::of(&LogRecord::Clone(transfer), Lsn(1)).expect("a clone");
+        let patience = Duration::from_secs(30);
+        let mut state = CacheState::default();
+        state.pages.begin_range_op(PendingRangeOp::new(op, GroupNo(1), Duration::ZERO, false));
+        state.retries.back_off(WriteBackItem::of(&op), StoreError::Full, Duration::ZERO);
+        state.retries.back_off(WriteBackItem::of(&op), StoreError::Full, patience);
+        let told = |state: &CacheState| why_blocked(state, target, patience, None);
+        assert!(told(&state).is_some_and(|error| error.is_full()), "nothing is done about it");
+        state.admission.ask_for_space();
+        assert!(told(&state).is_none(), "space is being made");
+        state.admission.note_attempt_ended(true);
+        assert!(told(&state).is_some_and(|error| error.is_full()), "the attempt was in vain");
     }
 }
