@@ -306,7 +306,7 @@ impl AdmissionControl {
 
     /// Decides about a new operation. One that would pass others in their queue waits behind them, so a
     /// stream's writes keep their order.
-    pub(crate) fn decide_at_once(&self, state: &mut CacheState, cost: TransactionCost) -> AdmissionDecision {
+    pub(crate) fn decide_new(&self, state: &mut CacheState, cost: TransactionCost) -> AdmissionDecision {
         if cost.bypass_pages > 0 && state.admission.is_waiting_to_bypass() {
             AdmissionDecision::WaitToBypass
         } else if state.admission.must_queue(cost.claim) {
@@ -325,7 +325,7 @@ impl AdmissionControl {
     /// if the store is full, at once or after an attempt to make space.
     pub(crate) fn admit(&self, cost: TransactionCost, then: CacheCompletion<SpaceReservation>) {
         let mut state = self.shared.state();
-        match self.decide_at_once(&mut state, cost) {
+        match self.decide_new(&mut state, cost) {
             AdmissionDecision::Wait => {
                 let operation = self.begin_wait(&mut state, cost, then);
                 state.admission.release_spare(self.shared.store());

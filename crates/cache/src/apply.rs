@@ -52,18 +52,18 @@ impl TransactionApplier {
         ensure_sensible(changes)?;
         let mut cost = TransactionCost { claim, ..TransactionCost::of(changes) };
         let mut state = self.shared.state();
-        if cost.bypass_pages > 0 && !self.belongs_to_stream(&mut state, changes) {
+        if cost.bypass_pages > 0 && !self.note_stream_writes(&mut state, changes) {
             cost.bypass_pages = 0;
         }
-        let mut space = match self.admission.decide_at_once(&mut state, cost) {
+        let mut space = match self.admission.decide_new(&mut state, cost) {
             AdmissionDecision::Admit(space) => space,
             AdmissionDecision::Refuse(error) => return Err(error),
             AdmissionDecision::Wait | AdmissionDecision::WaitToBypass => {
                 return Ok(AppliedAtOnce::MustWait { bypass_pages: cost.bypass_pages });
             }
         };
-        let is_stream = space.may_bypass();
-        let applied = self.append_and_change(&mut state, &mut space, changes, is_stream);
+        let may_bypass = space.may_bypass();
+        let applied = self.append_and_change(&mut state, &mut space, changes, may_bypass);
         let is_awaited = space.release_pages(self.shared.store(), &mut state);
         self.end_apply(state, applied, is_awaited).map(AppliedAtOnce::Applied)
     }
@@ -83,8 +83,8 @@ impl TransactionApplier {
         let space = reservation.space_for(pages, &mut state)?;
         // If bypassing was switched off since the admission, the pages are logged: one sync after the switch
         // covers all bypassed pages, and no more may follow.
-        let is_stream = space.may_bypass() && self.bypass_after() != u64::MAX;
-        let applied = self.append_and_change(&mut state, space, changes, is_stream);
+        let may_bypass = space.may_bypass() && self.bypass_after() != u64::MAX;
+        let applied = self.append_and_change(&mut state, space, changes, may_bypass);
         let is_awaited = applied.is_ok() && reservation.release_unused(&mut state);
         self.end_apply(state, applied, is_awaited)
     }
@@ -93,8 +93,8 @@ impl TransactionApplier {
         self.shared.bypass_after().load(Ordering::Relaxed)
     }
 
-    /// Whether the transaction's writes belong to a stream, so that their pages bypass the buffer.
-    fn belongs_to_stream(&self, state: &mut CacheState, changes: &[ObjectChange<'_>]) -> bool {
+    /// Notes the transaction's writes of whole pages. Returns whether one belongs to a stream.
+    fn note_stream_writes(&self, state: &mut CacheState, changes: &[ObjectChange<'_>]) -> bool {
         let after = self.bypass_after();
         let mut belongs = false;
         for change in changes.iter().filter(|change| change.bypassable_pages() > 0) {
@@ -110,12 +110,12 @@ impl TransactionApplier {
         state: &mut CacheState,
         space: &mut ReservedSpace,
         changes: &[ObjectChange<'_>],
-        is_stream: bool,
+        may_bypass: bool,
     ) -> Result<AppliedTransaction, CacheError> {
         if space.claim() != SpaceClaim::Frees && is_refused() {
             return Err(StoreError::Full.into());
         }
-        let made = TransactionRecords::of(changes, is_stream);
+        let made = TransactionRecords::of(changes, may_bypass);
         let buffer = self.shared.buffer();
         let logged_late = bypass::log_before(buffer, &mut state.pages, changes);
         if let Ok(logged_late) = logged_late {
@@ -133,8 +133,16 @@ impl TransactionApplier {
         let CacheState { pages, reads, counters, syncs, admission, .. } = state;
         counters.transactions += 1;
         syncs.note_append(|| now.get());
-        let fetch = self.shared.settings().fetch;
-        let mut applier = RecordApplier::new(pages, reads, counters, space, &now, appended.group, fetch);
+        let mut applier = RecordApplier {
+            pages,
+            reads,
+            counters,
+            space,
+            now: &now,
+            group: appended.group,
+            fetch: self.shared.settings().fetch,
+            effects: RecordEffects::default(),
+        };
         let mut bypassing = made.bypassing.iter();
         for (index, record) in made.records.iter().enumerate() {
             let lsn = appended.first_lsn.plus(index as u64);
@@ -146,7 +154,7 @@ impl TransactionApplier {
                 _ => applier.apply(record, lsn),
             }
         }
-        let effects = applier.finish();
+        let effects = applier.effects;
         if effects.released_pages > 0 {
             self.shared.store().space().release(effects.released_pages);
         }

@@ -57,11 +57,11 @@ impl CacheParts {
         let fetcher = Arc::new(Fetcher::new(shared.clone()));
         let write_back = WriteBack::new(shared.clone(), admission.clone(), committer.clone());
         let write_back = Arc::new(write_back);
-        let checkpointer = StoreMaintainer::new(shared.clone(), admission.clone(), write_back.clone());
-        let checkpointer = Arc::new(checkpointer);
+        let maintainer = StoreMaintainer::new(shared.clone(), admission.clone(), write_back.clone());
+        let maintainer = Arc::new(maintainer);
         let volumes =
-            VolumeManager::new(shared.clone(), committer.clone(), write_back.clone(), checkpointer.clone());
-        let rescuer = Rescuer::new(shared.clone(), write_back.clone(), checkpointer.clone());
+            VolumeManager::new(shared.clone(), committer.clone(), write_back.clone(), maintainer.clone());
+        let rescuer = Rescuer::new(shared.clone(), write_back.clone(), maintainer.clone());
         CacheParts {
             shared,
             admission,
@@ -69,7 +69,7 @@ impl CacheParts {
             applier,
             fetcher,
             write_back,
-            maintainer: checkpointer,
+            maintainer,
             volumes,
             rescuer,
         }
@@ -331,8 +331,7 @@ impl Cache {
     }
 
     fn write_all_back(&self) -> Result<(), CacheError> {
-        let CacheParts { shared, committer, fetcher, write_back, maintainer: checkpointer, rescuer, .. } =
-            &*self.parts;
+        let CacheParts { shared, committer, fetcher, write_back, maintainer, rescuer, .. } = &*self.parts;
         if let Err(error) = committer.commit_now() {
             rescuer.step(WriteBackReason::All);
             return Err(rescuer.rescued().unwrap_or(error));
@@ -342,7 +341,7 @@ impl Cache {
         let _ = write_back.store_range_ops(&|_| true);
         // A page with a queued fetch waits for that fetch; the workers that would make it may have ended.
         while fetcher.step() == StepProgress::Worked {}
-        checkpointer.write_all_back()?;
+        maintainer.write_all_back()?;
         committer.commit_now()?;
         shared.store_io().maintenance().checkpoint()?;
         let state = shared.state();
@@ -359,8 +358,8 @@ impl Cache {
         object: ObjectId,
         ranges: &[(u64, usize)],
     ) -> Result<Vec<Vec<u8>>, CacheError> {
-        let CacheParts { maintainer: checkpointer, write_back, .. } = &*self.parts;
-        checkpointer.with_space(|| write_back.store_range_ops(&|what| what.touches(object)))?;
+        let CacheParts { maintainer, write_back, .. } = &*self.parts;
+        maintainer.with_space(|| write_back.store_range_ops(&|what| what.touches(object)))?;
         synchronous::read_all_now(&self.parts.shared, object, ranges)
     }
 
@@ -419,8 +418,7 @@ impl Cache {
     /// Those of [`Buffer::grow`]; and those of writing back: then the buffer has grown, and its new part is
     /// used later.
     pub fn grow_buffer(&self, blocks: Option<u64>) -> Result<u64, CacheError> {
-        let CacheParts { shared, committer, admission, write_back, maintainer: checkpointer, .. } =
-            &*self.parts;
+        let CacheParts { shared, committer, admission, write_back, maintainer, .. } = &*self.parts;
         let buffer = shared.buffer();
         let grown = committer.grow_buffer(blocks)?;
         let mut end = GroupNo::default();
@@ -435,13 +433,13 @@ impl Cache {
                 scan = DirtyScan::once(shared.state().retries.failures());
             }
             let progress =
-                checkpointer.with_space(|| write_back.drain_step(WriteBackReason::All, &mut scan))?;
+                maintainer.with_space(|| write_back.drain_step(WriteBackReason::All, &mut scan))?;
             committer.release_groups(&mut shared.state());
             buffer.record_store_batch(shared.store().data().durable_batch());
             committer.commit_now()?;
             let stuck = shared.state().retries.first_error().cloned();
             match stuck.filter(|_| progress == StepProgress::Idle && buffer.is_growing()) {
-                Some(error) if error.is_full() => checkpointer.write_all_back()?,
+                Some(error) if error.is_full() => maintainer.write_all_back()?,
                 Some(error) => return Err(error.into()),
                 // A lost tail is relogged before the log comes around; then all of the buffer is used.
                 None if progress == StepProgress::Idle && shared.state().pages.has_lost_tails() => break,
@@ -556,7 +554,7 @@ impl Cache {
     /// has one thread, and runs steps inside each other's device calls, as other threads would run them
     /// there.
     pub fn may_step(&self, task: BackgroundTask) -> bool {
-        let CacheParts { shared, maintainer: checkpointer, .. } = &*self.parts;
+        let CacheParts { shared, maintainer, .. } = &*self.parts;
         let store = shared.store();
         match task {
             BackgroundTask::Fetch => true,
@@ -564,7 +562,7 @@ impl Cache {
             BackgroundTask::WriteBack => self.parts.may_write_back(),
             BackgroundTask::Checkpoint => {
                 let makes_space = shared.state().admission.wants_space();
-                let may_make_space = checkpointer.is_not_making_space() && self.parts.may_write_back();
+                let may_make_space = maintainer.is_not_making_space() && self.parts.may_write_back();
                 store.writer_is_idle() && store.cleaner_is_idle() && (!makes_space || may_make_space)
             }
         }

@@ -200,15 +200,15 @@ pub(crate) struct TransactionRecords<'a> {
 }
 
 impl<'a> TransactionRecords<'a> {
-    /// The records of `changes`, page by page. With `is_stream`, those of pages that may bypass the buffer
+    /// The records of `changes`, page by page. With `may_bypass`, those of pages that can bypass the buffer
     /// lack the bytes.
-    pub(crate) fn of(changes: &[ObjectChange<'a>], is_stream: bool) -> TransactionRecords<'a> {
+    pub(crate) fn of(changes: &[ObjectChange<'a>], may_bypass: bool) -> TransactionRecords<'a> {
         let mut made = TransactionRecords::default();
         let records = &mut made.records;
         for change in changes {
             match *change {
                 ObjectChange::FileWrite { object, offset, bytes, size }
-                    if is_stream && change.can_bypass() =>
+                    if may_bypass && change.can_bypass() =>
                 {
                     // Two records: a crash that takes the pages behind the old end takes the growth with
                     // them.

@@ -18,13 +18,13 @@ pub enum CacheError {
     /// until the next mount; reads go on. The last resort: failures of the store are waited for instead.
     #[error("read-only until the next mount, because changes cannot be made durable: {why}")]
     ReadOnly {
-        /// What happened to the buffer.
+        /// The failure of the buffer.
         why: BufferError,
     },
     /// The buffer failed, and everything that was in memory has been saved.
     #[error("{why}; all data, synced or not, has been saved in the store as volume {volume}")]
     Rescued {
-        /// What happened to the buffer.
+        /// The failure of the buffer.
         why: BufferError,
         /// Where it was saved.
         volume: String,

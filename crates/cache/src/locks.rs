@@ -46,7 +46,7 @@ impl<T> OrderedMutex<T> {
     /// while it held the lock.
     pub(crate) fn lock(&self) -> OrderedGuard<'_, T> {
         // Before the wait, which may never end if the order is wrong.
-        let held = HeldLock::note(self.lock);
+        let held = LockMark::note(self.lock);
         OrderedGuard { inner: self.inner.lock().expect("no panic while holding a lock of the cache"), held }
     }
 
@@ -60,7 +60,7 @@ impl<T> OrderedMutex<T> {
 /// The value of a locked [`OrderedMutex`].
 pub(crate) struct OrderedGuard<'a, T> {
     inner: MutexGuard<'a, T>,
-    held: HeldLock,
+    held: LockMark,
 }
 
 impl<'a, T> OrderedGuard<'a, T> {
@@ -85,20 +85,20 @@ impl<T> DerefMut for OrderedGuard<'_, T> {
 }
 
 /// The thread's note that it holds a lock; debug builds keep it.
-struct HeldLock(CacheLock);
+struct LockMark(CacheLock);
 
-impl HeldLock {
-    fn note(lock: CacheLock) -> HeldLock {
+impl LockMark {
+    fn note(lock: CacheLock) -> LockMark {
         if cfg!(debug_assertions) {
             let held = HELD.with(Cell::get);
             assert!(held >> lock as u32 == 0, "{lock:?} is taken by a thread that holds {held:#b}");
             HELD.with(|all| all.set(held | 1 << lock as u32));
         }
-        HeldLock(lock)
+        LockMark(lock)
     }
 }
 
-impl Drop for HeldLock {
+impl Drop for LockMark {
     fn drop(&mut self) {
         if cfg!(debug_assertions) {
             HELD.with(|all| all.set(all.get() & !(1 << self.0 as u32)));

@@ -15,15 +15,15 @@ use std::time::Duration;
 
 /// The parts of the state that a transaction's records change, borrowed under the lock.
 pub(crate) struct RecordApplier<'a> {
-    pages: &'a mut PageTable,
-    reads: &'a mut WaitingReads,
-    counters: &'a mut CacheCounters,
+    pub(crate) pages: &'a mut PageTable,
+    pub(crate) reads: &'a mut WaitingReads,
+    pub(crate) counters: &'a mut CacheCounters,
     /// Pages that become dirty take from it.
-    space: &'a mut ReservedSpace,
-    now: &'a LazyNow<'a>,
-    group: GroupNo,
-    fetch: FetchMode,
-    effects: RecordEffects,
+    pub(crate) space: &'a mut ReservedSpace,
+    pub(crate) now: &'a LazyNow<'a>,
+    pub(crate) group: GroupNo,
+    pub(crate) fetch: FetchMode,
+    pub(crate) effects: RecordEffects,
 }
 
 /// The effects of a transaction's records, beside the changes of pages.
@@ -39,19 +39,7 @@ pub(crate) struct RecordEffects {
     pub(crate) released_pages: u64,
 }
 
-impl<'a> RecordApplier<'a> {
-    pub(crate) fn new(
-        pages: &'a mut PageTable,
-        reads: &'a mut WaitingReads,
-        counters: &'a mut CacheCounters,
-        space: &'a mut ReservedSpace,
-        now: &'a LazyNow<'a>,
-        group: GroupNo,
-        fetch: FetchMode,
-    ) -> RecordApplier<'a> {
-        RecordApplier { pages, reads, counters, space, now, group, fetch, effects: RecordEffects::default() }
-    }
-
+impl RecordApplier<'_> {
     /// Applies a record that has its bytes.
     pub(crate) fn apply(&mut self, record: &LogRecord<'_>, lsn: Lsn) {
         let (key, start, len, bytes) = match *record {
@@ -97,11 +85,6 @@ impl<'a> RecordApplier<'a> {
         }
         let end = PageNo(from.0 + (bytes.len() / BLOCK_BYTES) as u64);
         self.pages.note_bypassed_write(self.now.get(), object, from..end);
-    }
-
-    /// Ends the borrow.
-    pub(crate) fn finish(self) -> RecordEffects {
-        self.effects
     }
 
     fn change_page(&mut self, change: PageChange<'_>) {

@@ -23,7 +23,7 @@
 //! 7. `delete_unfinished` deletes the volumes of rescues that a crash cut off. After 5, since it writes to
 //!    the store.
 //! 8. `log_reverted` logs pages again that lost their bypassed bytes in the crash. After 6, since it appends;
-//!    before 9 and before any client, since the log must say what such a page is before the page changes
+//!    before 9 and before any client, since the log must have the bytes of such a page before the page changes
 //!    again. If the buffer is full, everything is written back instead.
 //! 9. `store_recovered_range_ops` stores clones and moves. After 5 and 6, since it writes to both media;
 //!    before any client, since reads of their targets wait for them.

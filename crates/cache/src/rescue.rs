@@ -79,7 +79,7 @@ impl RescueOutcome {
 pub(crate) struct Rescuer {
     shared: Arc<CacheShared>,
     write_back: Arc<WriteBack>,
-    checkpointer: Arc<StoreMaintainer>,
+    maintainer: Arc<StoreMaintainer>,
     outcome: OrderedMutex<RescueOutcome>,
 }
 
@@ -90,10 +90,10 @@ impl Rescuer {
     pub(crate) fn new(
         shared: Arc<CacheShared>,
         write_back: Arc<WriteBack>,
-        checkpointer: Arc<StoreMaintainer>,
+        maintainer: Arc<StoreMaintainer>,
     ) -> Rescuer {
         let outcome = OrderedMutex::new(CacheLock::RescueOutcome, RescueOutcome::default());
-        Rescuer { shared, write_back, checkpointer, outcome }
+        Rescuer { shared, write_back, maintainer, outcome }
     }
 
     /// The progress.
@@ -121,7 +121,7 @@ impl Rescuer {
             return StepProgress::Idle;
         }
         self.outcome().not_before = now + RETRY_AFTER;
-        let rescued = self.checkpointer.with_space(|| self.rescue());
+        let rescued = self.maintainer.with_space(|| self.rescue());
         let mut outcome = self.outcome();
         match rescued {
             Ok(name) => {

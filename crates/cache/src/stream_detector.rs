@@ -34,7 +34,7 @@ impl StreamDetector {
         let next = offset.saturating_add(len);
         let bytes = match at.map(|at| self.lately.remove(at)) {
             Some(known) if known.next == offset => known.bytes.saturating_add(len),
-            // The same write again, because it had to wait.
+            // A write that had to wait is noted twice.
             Some(known) if known.next == next && known.bytes >= len => known.bytes,
             _ => len,
         };

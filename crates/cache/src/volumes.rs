@@ -41,7 +41,7 @@ pub(crate) struct VolumeManager {
     shared: Arc<CacheShared>,
     committer: Arc<Committer>,
     write_back: Arc<WriteBack>,
-    checkpointer: Arc<StoreMaintainer>,
+    maintainer: Arc<StoreMaintainer>,
 }
 
 impl VolumeManager {
@@ -49,10 +49,10 @@ impl VolumeManager {
         shared: Arc<CacheShared>,
         committer: Arc<Committer>,
         write_back: Arc<WriteBack>,
-        checkpointer: Arc<StoreMaintainer>,
+        maintainer: Arc<StoreMaintainer>,
     ) -> VolumeManager {
         let used = Arc::new(VolumeUsers::new(CacheLock::VolumesInUse, BTreeMap::new()));
-        VolumeManager { used, shared, committer, write_back, checkpointer }
+        VolumeManager { used, shared, committer, write_back, maintainer }
     }
 
     pub(crate) fn use_volume(&self, volume: VolumeId) -> VolumeInUse {
@@ -67,11 +67,11 @@ impl VolumeManager {
         let _turn = self.write_back.lock();
         // Range operations between this volume and others.
         let of_others = |op: &RangeOp| op.volumes().contains(&volume) && op.volumes() != [volume; 2];
-        self.checkpointer.with_space(|| self.write_back.store_range_ops_locked(&of_others))?;
+        self.maintainer.with_space(|| self.write_back.store_range_ops_locked(&of_others))?;
         // Not the newest appended LSN: the store may name no change that the buffer may still lose.
         let durable = || self.shared.buffer().durable_lsn();
         let delete = || Ok(self.shared.store_io().volumes().delete(volume, durable())?);
-        self.checkpointer.with_space(delete)?;
+        self.maintainer.with_space(delete)?;
         self.record_store_batch();
         let mut state = self.shared.state();
         let (reservations, waiters) = state.pages.drop_volume(volume);
@@ -90,7 +90,7 @@ impl VolumeManager {
 
     /// Makes a clone. If segments are short, cleaning makes some first; other threads go on meanwhile.
     pub(crate) fn make_clone(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
-        self.checkpointer.with_space(|| self.clone_once(from, new, false))
+        self.maintainer.with_space(|| self.clone_once(from, new, false))
     }
 
     /// Makes a clone that is expendable as soon as it exists.
@@ -99,7 +99,7 @@ impl VolumeManager {
         from: VolumeId,
         new: &NewVolume<'_>,
     ) -> Result<VolumeId, CacheError> {
-        self.checkpointer.with_space(|| self.clone_once(from, new, true))
+        self.maintainer.with_space(|| self.clone_once(from, new, true))
     }
 
     fn clone_once(
@@ -133,7 +133,7 @@ impl VolumeManager {
         })?;
         let volume = self.shared.store_io().volumes().clone_named(from, new, lsn)?;
         if is_expendable {
-            self.checkpointer.add_expendable_volume(volume);
+            self.maintainer.add_expendable_volume(volume);
         }
         self.record_store_batch();
         Ok(volume)

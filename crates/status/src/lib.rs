@@ -305,7 +305,7 @@ pub struct SpaceReport {
     pub total_bytes: u64,
     /// Space that volumes can use. The rest is for deletions, checkpoints and cleaning.
     pub usable_bytes: u64,
-    /// Of the usable space, what is live, and what dirty data will probably take.
+    /// The part of the usable space that is live, with the space that dirty data will probably take.
     pub used_bytes: u64,
     /// Live data and metadata: an upper bound.
     pub live_bytes_bound: u64,

@@ -16,7 +16,7 @@
 use crate::cleaner::CleaningOutcome;
 use crate::maintenance_plan::{MaintenanceGauges, MaintenanceStep};
 
-/// Rounds of cleaning of one search.
+/// The most rounds of cleaning in one search.
 const ROUNDS_MAX: usize = 8;
 
 /// A search for space. A caller that waits for space keeps it from one
@@ -43,6 +43,8 @@ enum SearchStage {
     Checkpoint,
     Merging,
     Cleaning,
+    /// Cleaning gains no more.
+    Ended,
 }
 
 /// A step of a search.
@@ -63,7 +65,7 @@ pub(crate) enum SearchStep {
     End,
 }
 
-/// What the search needs after a step of cleaning.
+/// The step that must follow a step of cleaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterCleaning {
     Nothing,
@@ -114,10 +116,10 @@ impl SpaceSearch {
             }
             SearchStage::Checkpoint => SearchStep::Checkpoint,
             SearchStage::Merging => SearchStep::Merge,
-            SearchStage::Cleaning if self.rounds == ROUNDS_MAX || !gauges.cleaning_may_help => {
-                SearchStep::End
+            SearchStage::Cleaning if self.rounds < ROUNDS_MAX && gauges.cleaning_may_help => {
+                SearchStep::Clean
             }
-            SearchStage::Cleaning => SearchStep::Clean,
+            SearchStage::Cleaning | SearchStage::Ended => SearchStep::End,
         }
     }
 
@@ -160,7 +162,7 @@ impl SpaceSearch {
     }
 
     fn end_cleaning(&mut self, after: AfterCleaning) -> AfterCleaning {
-        self.rounds = ROUNDS_MAX;
+        self.stage = SearchStage::Ended;
         after
     }
 }

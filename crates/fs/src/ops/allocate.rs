@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// A page as a number of bytes.
 const PAGE: u64 = BLOCK_BYTES as u64;
 
-/// What `fallocate` does to a range of a file.
+/// The change that `fallocate` makes to a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FallocateMode {
     /// Fails unless there is space for the whole range. Keeps its content.
@@ -38,7 +38,7 @@ pub enum SizePolicy {
     Keep,
 }
 
-/// What `lseek` looks for.
+/// The kind of place that `lseek` looks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SeekWhence {
     /// Whole pages that were, or may have been, written.

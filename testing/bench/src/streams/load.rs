@@ -60,9 +60,9 @@ impl StreamLoad {
             StreamWriter::open(path, through, seed)?.run(scale.file_bytes, sync, goes_on)
         };
         cleanup::uninterrupted(|| match self {
-            StreamLoad::New | StreamLoad::Overwrite => stream(WritePath::Cache, SyncMode::Never),
-            StreamLoad::Direct => stream(WritePath::Nothing, SyncMode::Never),
-            StreamLoad::Synced => stream(WritePath::Cache, SyncMode::EachWrite),
+            StreamLoad::New | StreamLoad::Overwrite => stream(LoadPath::Cache, SyncMode::Never),
+            StreamLoad::Direct => stream(LoadPath::Nothing, SyncMode::Never),
+            StreamLoad::Synced => stream(LoadPath::Cache, SyncMode::EachWrite),
             StreamLoad::Random => at_random(path, scale, seed),
         })
     }
@@ -85,7 +85,7 @@ fn at_random(path: &Path, scale: &StreamScale, seed: u64) -> Result<WorkDone, Be
 
 /// Whether writes go through the kernel's cache or use O_DIRECT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WritePath {
+pub(super) enum LoadPath {
     Cache,
     Nothing,
 }
@@ -99,8 +99,8 @@ pub(super) struct StreamWriter {
 }
 
 impl StreamWriter {
-    pub(super) fn open(path: &Path, through: WritePath, seed: u64) -> Result<StreamWriter, BenchError> {
-        let flags = if through == WritePath::Nothing { OFlags::DIRECT.bits() as i32 } else { 0 };
+    pub(super) fn open(path: &Path, through: LoadPath, seed: u64) -> Result<StreamWriter, BenchError> {
+        let flags = if through == LoadPath::Nothing { OFlags::DIRECT.bits() as i32 } else { 0 };
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(false).custom_flags(flags);
         let file = options.open(path).map_err(|error| BenchError::io("cannot open", path, error))?;
@@ -151,7 +151,7 @@ mod tests {
     fn a_stream_is_as_long_as_asked_for_and_no_two_pages_of_it_are_equal() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("file");
-        let mut stream = StreamWriter::open(&path, WritePath::Cache, 1).expect("open");
+        let mut stream = StreamWriter::open(&path, LoadPath::Cache, 1).expect("open");
         let done = stream.run(3 * WRITE_BYTES, SyncMode::Never, || true).expect("writes");
         assert_eq!(done.writes, 3);
         let bytes = std::fs::read(&path).expect("read");

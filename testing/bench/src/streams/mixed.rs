@@ -14,7 +14,7 @@ use super::super::error::BenchError;
 use super::super::quantile::quantile;
 use super::super::workload::{PAGE_BYTES, PageOverwriter, SyncMode, WorkDone, lay_out};
 use super::StreamScale;
-use super::load::{StreamWriter, WRITE_BYTES, WritePath};
+use super::load::{LoadPath, StreamWriter, WRITE_BYTES};
 
 pub(super) const BUFFER_BYTES: u64 = 32 << 20;
 /// Size of the synced writer's writes.
@@ -86,7 +86,7 @@ impl MixedLoad {
     /// Overwrites the stream's file, pass by pass, until `is_over`.
     fn stream(&self, directory: &Path, seed: u64, is_over: &AtomicBool) -> Result<WorkDone, BenchError> {
         let goes_on = || !is_over.load(Ordering::Relaxed);
-        let mut stream = StreamWriter::open(&directory.join("stream"), WritePath::Cache, seed)?;
+        let mut stream = StreamWriter::open(&directory.join("stream"), LoadPath::Cache, seed)?;
         let mut done = WorkDone::default();
         while goes_on() {
             done += stream.run(self.stream, SyncMode::Never, goes_on)?;
