@@ -5,12 +5,14 @@ use crate::bypass;
 use crate::bypassed_pages::BypassedAge;
 use crate::change::{SpaceClaim, TransactionCost};
 use crate::error::CacheError;
-use crate::reservation_estimate::estimate_of_run;
+use crate::log::CacheLog;
+use crate::page_table::PageTable;
+use crate::space::{CacheSpace, ReservedSpace};
 use crate::state::{CacheShared, CacheState};
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use store::{ReservationEstimate, Store, StoreError};
+use store::StoreError;
 
 /// Appended bytes that the device has not been given yet. Past it writers wait for the committer, so that
 /// memory stays bounded however slow the buffer's device is. A second's worth of a slow disk.
@@ -18,30 +20,23 @@ const UNWRITTEN_BYTES_MAX: u64 = 8 * buffer::GROUP_BYTES;
 
 /// Punches that may be pending before they alone cause write-back: looking them up stays cheap.
 const PUNCHES_MAX: usize = 512;
-/// Reservations that operations did not use are kept for the next ones, up to this many pages. A write of
-/// less than a page reserves five pages in case its page is clean; with spare pages, a write to a dirty page
-/// asks the store for nothing.
-const SPARE_PAGES_MAX: u64 = 16;
 
-/// Operations that wait for space, in their order of arrival, and the reservations of admitted ones.
+/// Operations that wait for space, in their order of arrival. A part of
+/// [`CacheSpace`](crate::space::CacheSpace).
 #[derive(Default)]
 pub(crate) struct AdmissionQueue {
     waiting: VecDeque<WaitingOperation>,
     /// Bypassing operations that wait for earlier bypassed pages to be stored. Later bypassing operations
     /// queue behind them; all others pass.
     waiting_to_bypass: VecDeque<WaitingOperation>,
-    /// Pages that admitted operations may bypass.
-    bypass_pages: u64,
-    /// Bytes of the buffer that admitted operations reserved.
-    reserved_bytes: u64,
-    /// The estimate for the pages that admitted operations reserved.
-    estimate: ReservationEstimate,
-    /// Reserved pages that neither an operation nor a dirty page needs. None while an operation waits.
-    spare_pages: u64,
     /// An operation waits for space in the store, or write-back found none: cleaning is worth while.
     wants_space: bool,
     /// The last attempt gained no space, and nothing has changed since.
     cannot_gain_space: bool,
+    /// Operations that had to wait so far.
+    parked: u64,
+    /// The most pages that the cleaner moved while one of them waited.
+    cleaned_while_parked: u64,
 }
 
 struct WaitingOperation {
@@ -59,61 +54,6 @@ pub(crate) enum AdmissionDecision {
     Refuse(CacheError),
 }
 
-/// Space of one transaction. Its pages are reserved in the store; the rest counts only where it is
-/// [booked](AdmissionQueue::book).
-#[derive(Debug, Default)]
-pub(crate) struct ReservedSpace {
-    /// Reserved pages of the store that no dirty page has taken over.
-    pages: u64,
-    claim: SpaceClaim,
-    buffer_bytes: u64,
-    /// The pages among them that may bypass the buffer.
-    bypass_pages: u64,
-    /// The estimate for its pages.
-    estimate: ReservationEstimate,
-}
-
-impl ReservedSpace {
-    /// Which space its operation may take.
-    pub(crate) fn claim(&self) -> SpaceClaim {
-        self.claim
-    }
-
-    /// Whether its operation may bypass the buffer.
-    pub(crate) fn may_bypass(&self) -> bool {
-        self.bypass_pages > 0
-    }
-
-    /// Extends it to `pages` pages.
-    fn grow_to(&mut self, pages: u64, store: &Store, state: &mut CacheState) -> Result<(), StoreError> {
-        if pages > self.pages {
-            state.reserve(store, pages - self.pages, self.claim, ReservationEstimate::default())?;
-            self.pages = pages;
-        }
-        Ok(())
-    }
-
-    /// A page that becomes dirty, or a range operation, takes over a part.
-    pub(crate) fn take_pages(&mut self, pages: u64) {
-        self.pages -= pages;
-    }
-
-    /// Releases the pages that were not used. Returns true if operations wait: the committer must be woken to
-    /// admit them.
-    pub(crate) fn release_pages(&mut self, store: &Store, state: &mut CacheState) -> bool {
-        let pages = std::mem::take(&mut self.pages);
-        if pages > 0 {
-            state.release_reserved(pages, self.claim, store);
-        }
-        // The released space may be all that an operation waits for.
-        let awaited = state.admission.is_waiting() || state.admission.is_waiting_to_bypass();
-        if awaited {
-            state.syncs.ask_for_commit();
-        }
-        awaited
-    }
-}
-
 /// Permission to apply one transaction within its cost. Dropping it releases what was not used.
 pub struct SpaceReservation {
     shared: Arc<CacheShared>,
@@ -122,23 +62,20 @@ pub struct SpaceReservation {
 }
 
 impl SpaceReservation {
-    /// The space, extended to `pages` pages. The caller holds the state's lock.
-    pub(crate) fn space_for(
-        &mut self,
-        pages: u64,
-        state: &mut CacheState,
-    ) -> Result<&mut ReservedSpace, StoreError> {
-        let space = self.space.as_mut().expect("a reservation is good for one transaction");
-        space.grow_to(pages, self.shared.store(), state)?;
-        Ok(space)
+    /// The space. The caller holds the state's lock.
+    ///
+    /// # Panics
+    /// If it was released.
+    pub(crate) fn space(&mut self) -> &mut ReservedSpace {
+        self.space.as_mut().expect("a reservation is good for one transaction")
     }
 
-    /// Releases what was not used, under the state's lock; dropping it then does nothing more. Returns true
-    /// if operations wait: the committer must be woken to admit them.
+    /// Releases what was not used, under the state's lock; dropping it then does nothing more. Returns
+    /// whether the committer must be woken to admit others.
     pub(crate) fn release_unused(&mut self, state: &mut CacheState) -> bool {
         let Some(mut space) = self.space.take() else { return false };
-        state.admission.unbook(&space);
-        space.release_pages(self.shared.store(), state)
+        state.space.unbook(&space);
+        state.release_unused(&mut space)
     }
 }
 
@@ -146,57 +83,10 @@ impl Drop for SpaceReservation {
     fn drop(&mut self) {
         if self.space.is_some() {
             let shared = self.shared.clone();
-            let awaited = self.release_unused(&mut shared.state());
-            if awaited {
+            let is_awaited = self.release_unused(&mut shared.state());
+            if is_awaited {
                 shared.wake(BackgroundTask::Commit);
             }
-        }
-    }
-}
-
-impl CacheState {
-    /// Reserves pages in the store, of which `own_estimate` is known: all of them spare ones, if there are
-    /// enough. An operation that frees space gets them in any case: the store keeps a reserve for that, and
-    /// reserves nothing for others until there is space for these pages.
-    fn reserve(
-        &mut self,
-        store: &Store,
-        pages: u64,
-        claim: SpaceClaim,
-        own_estimate: ReservationEstimate,
-    ) -> Result<(), StoreError> {
-        let more = pages.saturating_sub(self.admission.spare_pages);
-        if more > 0 {
-            let estimate = self.reservation_estimate() + own_estimate;
-            let outcome = if claim == SpaceClaim::Data {
-                store.space().reserve(more, estimate)
-            } else {
-                store.space().reserve_for_names(more, estimate)
-            };
-            match outcome {
-                Err(error) if error.is_full() && claim == SpaceClaim::Frees => {
-                    store.space().reserve_unchecked(more)
-                }
-                outcome => outcome?,
-            }
-        }
-        self.admission.spare_pages -= pages - more;
-        Ok(())
-    }
-
-    /// Releases reserved pages, or keeps them for the next operations.
-    fn release_reserved(&mut self, pages: u64, claim: SpaceClaim, store: &Store) {
-        // An operation with a larger claim may have got pages that the store does not have. They must not
-        // become spare.
-        if claim > SpaceClaim::Data || self.is_stopping() || self.admission.is_waiting() {
-            self.admission.release_spare(store);
-            return store.space().release(pages);
-        }
-        self.admission.spare_pages += pages;
-        let beyond = self.admission.spare_pages.saturating_sub(SPARE_PAGES_MAX);
-        if beyond > 0 {
-            store.space().release(beyond);
-            self.admission.spare_pages = SPARE_PAGES_MAX;
         }
     }
 }
@@ -205,19 +95,6 @@ impl AdmissionQueue {
     /// Whether an operation waits for space. Those that wait to bypass do not count.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
-    }
-
-    /// Counts the space of an operation that applies its changes later.
-    fn book(&mut self, space: &ReservedSpace) {
-        self.reserved_bytes += space.buffer_bytes;
-        self.bypass_pages += space.bypass_pages;
-        self.estimate = self.estimate + space.estimate;
-    }
-
-    fn unbook(&mut self, space: &ReservedSpace) {
-        self.reserved_bytes -= space.buffer_bytes;
-        self.bypass_pages -= space.bypass_pages;
-        self.estimate = self.estimate - space.estimate;
     }
 
     /// Whether an operation must wait behind others. Operations that free space pass all of them; changes of
@@ -236,19 +113,14 @@ impl AdmissionQueue {
         !self.waiting_to_bypass.is_empty()
     }
 
+    /// Whether any operation waits.
+    pub(crate) fn any_waiting(&self) -> bool {
+        self.is_waiting() || self.is_waiting_to_bypass()
+    }
+
     /// Number of waiting operations.
     pub(crate) fn waiting_count(&self) -> u64 {
         (self.waiting.len() + self.waiting_to_bypass.len()) as u64
-    }
-
-    /// The estimate for the pages that admitted operations reserved.
-    pub(crate) fn reservation_estimate(&self) -> ReservationEstimate {
-        self.estimate
-    }
-
-    /// Bytes of the buffer that admitted operations reserved.
-    pub(crate) fn reserved_bytes(&self) -> u64 {
-        self.reserved_bytes
     }
 
     /// Whether cleaning is worth while: an operation waits for space in the store, or write-back found none.
@@ -285,12 +157,35 @@ impl AdmissionQueue {
         self.cannot_gain_space = false;
     }
 
-    /// Releases the spare pages to the store.
-    pub(crate) fn release_spare(&mut self, store: &Store) {
-        if self.spare_pages > 0 {
-            store.space().release(std::mem::take(&mut self.spare_pages));
+    fn park(&mut self, operation: WaitingOperation) {
+        self.parked += 1;
+        self.waiting.push_back(operation);
+    }
+
+    fn park_to_bypass(&mut self, operation: WaitingOperation) {
+        self.parked += 1;
+        self.waiting_to_bypass.push_back(operation);
+    }
+
+    /// Fails all waiting operations: nothing can change any more.
+    pub(crate) fn refuse_all(&mut self, error: &CacheError, completions: &mut DeferredCompletions) {
+        for WaitingOperation { then, .. } in self.waiting.drain(..).chain(self.waiting_to_bypass.drain(..)) {
+            let error = error.clone();
+            completions.push(move || then(Err(error)));
         }
     }
+
+    /// Operations that had to wait so far, and the most pages that the cleaner moved while one of them waited.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.parked, self.cleaned_while_parked)
+    }
+}
+
+/// What deciding about an operation changes, and what it looks at, under the state's lock.
+pub(crate) struct AdmissionView<'a> {
+    pub(crate) space: &'a mut CacheSpace,
+    pub(crate) pages: &'a PageTable,
+    pub(crate) log: &'a CacheLog,
 }
 
 /// Decides which operations are admitted.
@@ -306,18 +201,23 @@ impl AdmissionControl {
 
     /// Decides about a new operation. One that would pass others in their queue waits behind them, so a
     /// stream's writes keep their order.
-    pub(crate) fn decide_new(&self, state: &mut CacheState, cost: TransactionCost) -> AdmissionDecision {
-        if cost.bypass_pages > 0 && state.admission.is_waiting_to_bypass() {
+    pub(crate) fn decide_new(
+        &self,
+        view: &mut AdmissionView<'_>,
+        cost: &TransactionCost,
+    ) -> AdmissionDecision {
+        let queue = &view.space.admission;
+        if cost.bypass_pages > 0 && queue.is_waiting_to_bypass() {
             AdmissionDecision::WaitToBypass
-        } else if state.admission.must_queue(cost.claim) {
+        } else if queue.must_queue(cost.claim) {
             AdmissionDecision::Wait
         } else {
-            self.decide(state, cost)
+            self.decide(view, cost)
         }
     }
 
-    fn reservation(&self, state: &mut CacheState, space: ReservedSpace) -> SpaceReservation {
-        state.admission.book(&space);
+    fn reservation(&self, to: &mut CacheSpace, space: ReservedSpace) -> SpaceReservation {
+        to.book(&space);
         SpaceReservation { shared: self.shared.clone(), space: Some(space) }
     }
 
@@ -325,26 +225,28 @@ impl AdmissionControl {
     /// if the store is full, at once or after an attempt to make space.
     pub(crate) fn admit(&self, cost: TransactionCost, then: CacheCompletion<SpaceReservation>) {
         let mut state = self.shared.state();
-        match self.decide_new(&mut state, cost) {
+        let decision = self.decide_new(&mut state.for_admission(), &cost);
+        let cleaned = || self.shared.store().counters().pages_cleaned;
+        match decision {
             AdmissionDecision::Wait => {
-                let operation = self.begin_wait(&mut state, cost, then);
-                state.admission.release_spare(self.shared.store());
+                let operation = WaitingOperation { cost, then, cleaned_before: cleaned() };
+                state.space.release_spare();
                 // Groups that were released, but not yet durably, may be all that is missing.
-                state.syncs.ask_for_commit();
-                state.admission.waiting.push_back(operation);
+                state.log.syncs.ask_for_commit();
+                state.space.admission.park(operation);
                 drop(state);
                 self.shared.wake(BackgroundTask::Commit);
                 self.shared.wake(BackgroundTask::WriteBack);
                 self.shared.wake(BackgroundTask::Checkpoint);
             }
             AdmissionDecision::WaitToBypass => {
-                let operation = self.begin_wait(&mut state, cost, then);
-                state.admission.waiting_to_bypass.push_back(operation);
+                let operation = WaitingOperation { cost, then, cleaned_before: cleaned() };
+                state.space.admission.park_to_bypass(operation);
                 drop(state);
                 self.shared.wake(BackgroundTask::WriteBack);
             }
             AdmissionDecision::Admit(space) => {
-                let reservation = self.reservation(&mut state, space);
+                let reservation = self.reservation(&mut state.space, space);
                 drop(state);
                 then(Ok(reservation));
             }
@@ -355,82 +257,70 @@ impl AdmissionControl {
         }
     }
 
-    fn begin_wait(
-        &self,
-        state: &mut CacheState,
-        cost: TransactionCost,
-        then: CacheCompletion<SpaceReservation>,
-    ) -> WaitingOperation {
-        state.counters.admissions_parked += 1;
-        WaitingOperation { cost, then, cleaned_before: self.shared.store().counters().pages_cleaned }
-    }
-
     /// Admits waiting operations, in order, as far as there is space.
-    pub(crate) fn admit_waiting(&self, state: &mut CacheState, completions: &mut DeferredCompletions) {
-        while let Some(first) = state.admission.waiting.pop_front() {
-            match self.decide(state, first.cost) {
-                AdmissionDecision::Wait => return state.admission.waiting.push_front(first),
-                AdmissionDecision::WaitToBypass => state.admission.waiting_to_bypass.push_back(first),
-                AdmissionDecision::Admit(space) => self.complete_waiter(state, first, Ok(space), completions),
-                AdmissionDecision::Refuse(error) => {
-                    self.complete_waiter(state, first, Err(error), completions)
-                }
+    pub(crate) fn admit_waiting(&self, mut view: AdmissionView<'_>, completions: &mut DeferredCompletions) {
+        while let Some(first) = view.space.admission.waiting.pop_front() {
+            match self.decide(&mut view, &first.cost) {
+                AdmissionDecision::Wait => return view.space.admission.waiting.push_front(first),
+                AdmissionDecision::WaitToBypass => view.space.admission.waiting_to_bypass.push_back(first),
+                AdmissionDecision::Admit(space) => self.complete(&mut view, first, Ok(space), completions),
+                AdmissionDecision::Refuse(error) => self.complete(&mut view, first, Err(error), completions),
             }
         }
-        while let Some(first) = state.admission.waiting_to_bypass.pop_front() {
-            match self.decide(state, first.cost) {
-                AdmissionDecision::Wait => return state.admission.waiting.push_back(first),
+        while let Some(first) = view.space.admission.waiting_to_bypass.pop_front() {
+            match self.decide(&mut view, &first.cost) {
+                AdmissionDecision::Wait => return view.space.admission.waiting.push_back(first),
                 AdmissionDecision::WaitToBypass => {
-                    return state.admission.waiting_to_bypass.push_front(first);
+                    return view.space.admission.waiting_to_bypass.push_front(first);
                 }
-                AdmissionDecision::Admit(space) => self.complete_waiter(state, first, Ok(space), completions),
-                AdmissionDecision::Refuse(error) => {
-                    self.complete_waiter(state, first, Err(error), completions)
-                }
+                AdmissionDecision::Admit(space) => self.complete(&mut view, first, Ok(space), completions),
+                AdmissionDecision::Refuse(error) => self.complete(&mut view, first, Err(error), completions),
             }
         }
     }
 
-    fn complete_waiter(
+    /// Answers an operation that waited.
+    fn complete(
         &self,
-        state: &mut CacheState,
+        view: &mut AdmissionView<'_>,
         operation: WaitingOperation,
         outcome: Result<ReservedSpace, CacheError>,
         completions: &mut DeferredCompletions,
     ) {
-        let outcome = outcome.map(|space| self.reservation(state, space));
+        let outcome = outcome.map(|space| self.reservation(view.space, space));
         let WaitingOperation { then, cleaned_before, .. } = operation;
         let cleaned = self.shared.store().counters().pages_cleaned - cleaned_before;
-        state.counters.cleaned_while_parked = state.counters.cleaned_while_parked.max(cleaned);
+        let most = &mut view.space.admission.cleaned_while_parked;
+        *most = cleaned.max(*most);
         completions.push(move || then(outcome));
     }
 
     /// Decides about an operation, and reserves its pages if it is admitted.
-    fn decide(&self, state: &mut CacheState, cost: TransactionCost) -> AdmissionDecision {
-        if let Some(why) = state.failed().cloned() {
-            return AdmissionDecision::Refuse(CacheError::ReadOnly { why });
+    fn decide(&self, view: &mut AdmissionView<'_>, cost: &TransactionCost) -> AdmissionDecision {
+        let AdmissionView { space, pages, log } = view;
+        if let Err(error) = log.ensure_works() {
+            return AdmissionDecision::Refuse(error);
         }
-        if state.is_stopping() {
+        if log.is_stopping() {
             return AdmissionDecision::Refuse(CacheError::Stopping);
         }
-        let buffer_bytes = buffer::footprint(cost.records, cost.bytes);
-        let limit = self.shared.buffer().transaction_bytes_max();
-        if buffer_bytes > limit {
-            return AdmissionDecision::Refuse(CacheError::TooBig { bytes: buffer_bytes, limit });
-        }
-        let unlogged = state.pages.unlogged() as u64;
         let buffer = self.shared.buffer();
+        let record_bytes = buffer::footprint(cost.records, cost.bytes);
+        let limit = buffer.transaction_bytes_max();
+        if record_bytes > limit {
+            return AdmissionDecision::Refuse(CacheError::TooBig { bytes: record_bytes, limit });
+        }
+        let unlogged = pages.unlogged() as u64;
         // A write that has no space to bypass even alone is written like any other.
         let may_bypass = cost.bypass_pages > 0 && bypass::has_space_for(buffer, cost.bypass_pages, 0);
         let bypass_pages = if may_bypass { cost.bypass_pages } else { 0 };
-        let others = unlogged + state.admission.bypass_pages;
         if may_bypass
-            && (!bypass::has_space_for(buffer, bypass_pages, others)
-                || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due)
+            && (!bypass::has_space_for(buffer, bypass_pages, unlogged + space.booked_bypass_pages())
+                || self.shared.bypassed_age(pages) >= BypassedAge::Due)
         {
             return AdmissionDecision::WaitToBypass;
         }
-        let buffer_bytes = buffer_bytes + bypass::reserved_bytes(bypass_pages);
+        let buffer_bytes = record_bytes + bypass::reserved_bytes(bypass_pages);
         // Log space that an operation leaves; relogging leaves 2/32.
         let thirty_seconds = match cost.claim {
             SpaceClaim::Data => 5,
@@ -438,44 +328,37 @@ impl AdmissionControl {
             SpaceClaim::Frees => 2,
         };
         let kept = buffer.capacity_bytes() / 32 * thirty_seconds;
-        let reserved = state.admission.reserved_bytes + bypass::reserved_bytes(unlogged);
-        let space = buffer.free_bytes().saturating_sub(reserved);
-        let crowded =
-            cost.claim < SpaceClaim::Frees && self.shared.settings().is_over_limit(state.pages.memory());
-        if self.shared.buffer().open_bytes() > UNWRITTEN_BYTES_MAX {
+        let free = buffer.free_bytes().saturating_sub(log.reserved_bytes(pages, space));
+        let crowded = cost.claim < SpaceClaim::Frees && self.shared.settings().is_over_limit(pages.memory());
+        if buffer.open_bytes() > UNWRITTEN_BYTES_MAX {
             return AdmissionDecision::Wait;
         }
-        if space < buffer_bytes + kept || crowded {
-            // Write-back must come first, and it finds no space, nor has cleaning made any.
-            if state.admission.cannot_gain_space
-                && state.retries.needs_space()
-                && cost.claim == SpaceClaim::Data
-            {
-                return AdmissionDecision::Refuse(StoreError::Full.into());
-            }
-            if state.admission.wants_space {
-                return AdmissionDecision::Wait;
-            }
-            let error =
-                state.retries.no_space_error(self.shared.now(), self.shared.settings().store_patience);
-            return error.map_or(AdmissionDecision::Wait, |error| AdmissionDecision::Refuse(error.clone()));
+        if free < buffer_bytes + kept || crowded {
+            return self.decide_without_write_back(space, cost.claim);
         }
-        state.retries.note_space_found();
-        let own_estimate = estimate_of_run(cost.run);
-        match state.reserve(self.shared.store(), cost.pages, cost.claim, own_estimate) {
-            Ok(()) => AdmissionDecision::Admit(ReservedSpace {
-                pages: cost.pages,
-                claim: cost.claim,
-                buffer_bytes,
-                bypass_pages,
-                estimate: own_estimate,
-            }),
-            Err(error) if error.is_full() && !state.admission.cannot_gain_space => {
-                state.admission.wants_space = true;
+        space.retries.note_space_found();
+        match space.reserve(cost, buffer_bytes, bypass_pages, pages) {
+            Ok(reserved) => AdmissionDecision::Admit(reserved),
+            Err(error) if error.is_full() && !space.admission.cannot_gain_space => {
+                space.admission.wants_space = true;
                 AdmissionDecision::Wait
             }
             Err(error) => AdmissionDecision::Refuse(error.into()),
         }
+    }
+
+    /// Decides about an operation for which write-back must make space in the buffer, or in memory.
+    fn decide_without_write_back(&self, space: &mut CacheSpace, claim: SpaceClaim) -> AdmissionDecision {
+        let CacheSpace { admission, retries, .. } = space;
+        // Write-back finds no space, nor has cleaning made any.
+        if admission.cannot_gain_space && retries.needs_space() && claim == SpaceClaim::Data {
+            return AdmissionDecision::Refuse(StoreError::Full.into());
+        }
+        if admission.wants_space {
+            return AdmissionDecision::Wait;
+        }
+        let error = retries.no_space_error(self.shared.now(), self.shared.settings().store_patience);
+        error.map_or(AdmissionDecision::Wait, |error| AdmissionDecision::Refuse(error.clone()))
     }
 
     /// Whether pages must be written back so that no operation has to wait.
@@ -486,44 +369,32 @@ impl AdmissionControl {
     /// [`wants_write_back`](AdmissionControl::wants_write_back) without bypassed pages: at half of the limits
     /// at which operations wait.
     pub(crate) fn logged_pages_need_write_back(&self, state: &CacheState) -> bool {
-        state.failed().is_none()
-            && (state.pages.has_unchecked_pages()
-                || self.shared.buffer_is_half_full()
-                || self.shared.settings().is_near_limit(state.pages.memory())
-                || state.pages.punches_pending() > PUNCHES_MAX
-                || (state.pages.punches_pending() > 0 && self.shared.store().space().is_host_fs_known_full())
+        let CacheState { pages, log, space, .. } = state;
+        log.failed().is_none()
+            && (pages.has_unchecked_pages()
+                || log.is_half_full()
+                || self.shared.settings().is_near_limit(pages.memory())
+                || pages.punches_pending() > PUNCHES_MAX
+                || (pages.punches_pending() > 0 && space.store().space().is_host_fs_known_full())
                 // Unless the host file system gives them space.
-                || (state.admission.is_waiting()
-                    && state.pages.is_dirty()
-                    && !self.shared.store().space().may_allocate()))
+                || (space.admission.is_waiting()
+                    && pages.is_dirty()
+                    && !space.store().space().may_allocate()))
     }
 
     /// Whether bypassed pages are to be stored now.
     pub(crate) fn bypassed_pages_need_write_back(&self, state: &CacheState) -> bool {
-        state.failed().is_none()
+        state.log.failed().is_none()
             && (bypass::need_write_back(self.shared.buffer(), &state.pages)
                 || self.shared.bypassed_age(&state.pages) >= BypassedAge::Due
-                || state.admission.is_waiting_to_bypass()
-                || state.syncs.any_waiting_for_store())
+                || state.space.admission.is_waiting_to_bypass()
+                || state.log.syncs.any_waiting_for_store())
     }
 
     /// Whether bypassed pages may wait: no sync waits for the store to have them, and they will not be logged
     /// soon.
     pub(crate) fn bypassed_pages_can_wait(&self, state: &CacheState) -> bool {
-        !state.syncs.any_waiting_for_store() && self.shared.bypassed_age(&state.pages) < BypassedAge::Urgent
-    }
-
-    /// Fails all waiting operations: nothing can change any more.
-    pub(crate) fn refuse_all(
-        &self,
-        state: &mut CacheState,
-        error: &CacheError,
-        completions: &mut DeferredCompletions,
-    ) {
-        let AdmissionQueue { waiting, waiting_to_bypass, .. } = &mut state.admission;
-        for WaitingOperation { then, .. } in waiting.drain(..).chain(waiting_to_bypass.drain(..)) {
-            let error = error.clone();
-            completions.push(move || then(Err(error)));
-        }
+        !state.log.syncs.any_waiting_for_store()
+            && self.shared.bypassed_age(&state.pages) < BypassedAge::Urgent
     }
 }

@@ -1,8 +1,7 @@
 //! Applying a transaction: its records are appended to the buffer, then its pages change in the page table,
 //! both under one hold of the state's lock.
 
-use crate::admission::{AdmissionControl, AdmissionDecision, ReservedSpace, SpaceReservation};
-use crate::bypass;
+use crate::admission::{AdmissionControl, AdmissionDecision, SpaceReservation};
 use crate::change::{ObjectChange, SpaceClaim, TransactionCost, TransactionRecords};
 use crate::commit::Committer;
 use crate::error::CacheError;
@@ -10,10 +9,12 @@ use crate::locks::OrderedGuard;
 use crate::planted_bug::is_refused;
 use crate::range_ops::TRANSFER_PAGES_MAX;
 use crate::record_applier::{LazyNow, RecordApplier, RecordEffects};
+use crate::space::ReservedSpace;
 use crate::state::{CacheShared, CacheState};
+use crate::stream_detector::StreamDetector;
 use crate::sync::Ordering;
 use crate::task::BackgroundTask;
-use buffer::{BufferError, LogRecord};
+use buffer::LogRecord;
 use device::Lsn;
 use std::sync::Arc;
 use store::StoreError;
@@ -52,19 +53,19 @@ impl TransactionApplier {
         ensure_sensible(changes)?;
         let mut cost = TransactionCost { claim, ..TransactionCost::of(changes) };
         let mut state = self.shared.state();
-        if cost.bypass_pages > 0 && !self.note_stream_writes(&mut state, changes) {
+        if cost.bypass_pages > 0 && !self.note_stream_writes(&mut state.streams, changes) {
             cost.bypass_pages = 0;
         }
-        let mut space = match self.admission.decide_new(&mut state, cost) {
-            AdmissionDecision::Admit(space) => space,
+        let mut reserved = match self.admission.decide_new(&mut state.for_admission(), &cost) {
+            AdmissionDecision::Admit(reserved) => reserved,
             AdmissionDecision::Refuse(error) => return Err(error),
             AdmissionDecision::Wait | AdmissionDecision::WaitToBypass => {
                 return Ok(AppliedAtOnce::MustWait { bypass_pages: cost.bypass_pages });
             }
         };
-        let may_bypass = space.may_bypass();
-        let applied = self.append_and_change(&mut state, &mut space, changes, may_bypass);
-        let is_awaited = space.release_pages(self.shared.store(), &mut state);
+        let may_bypass = reserved.may_bypass();
+        let applied = self.append_and_change(&mut state, &mut reserved, changes, may_bypass);
+        let is_awaited = state.release_unused(&mut reserved);
         self.end_apply(state, applied, is_awaited).map(AppliedAtOnce::Applied)
     }
 
@@ -76,15 +77,15 @@ impl TransactionApplier {
     ) -> Result<Lsn, CacheError> {
         ensure_sensible(changes)?;
         let mut state = self.shared.state();
-        if let Some(why) = state.failed().cloned() {
-            return Err(CacheError::ReadOnly { why });
-        }
-        let pages = changes.iter().map(ObjectChange::pages).sum();
-        let space = reservation.space_for(pages, &mut state)?;
+        state.log.ensure_works()?;
+        let count = changes.iter().map(ObjectChange::pages).sum();
+        let reserved = reservation.space();
+        let CacheState { pages, space, .. } = &mut *state;
+        space.grow(reserved, count, pages)?;
         // If bypassing was switched off since the admission, the pages are logged: one sync after the switch
         // covers all bypassed pages, and no more may follow.
-        let may_bypass = space.may_bypass() && self.bypass_after() != u64::MAX;
-        let applied = self.append_and_change(&mut state, space, changes, may_bypass);
+        let may_bypass = reserved.may_bypass() && self.bypass_after() != u64::MAX;
+        let applied = self.append_and_change(&mut state, reserved, changes, may_bypass);
         let is_awaited = applied.is_ok() && reservation.release_unused(&mut state);
         self.end_apply(state, applied, is_awaited)
     }
@@ -94,12 +95,12 @@ impl TransactionApplier {
     }
 
     /// Notes the transaction's writes of whole pages. Returns whether one belongs to a stream.
-    fn note_stream_writes(&self, state: &mut CacheState, changes: &[ObjectChange<'_>]) -> bool {
+    fn note_stream_writes(&self, streams: &mut StreamDetector, changes: &[ObjectChange<'_>]) -> bool {
         let after = self.bypass_after();
         let mut belongs = false;
         for change in changes.iter().filter(|change| change.bypassable_pages() > 0) {
             let &ObjectChange::FileWrite { object, offset, bytes, .. } = change else { continue };
-            belongs |= state.streams.note_write(object, offset, bytes.len() as u64, after);
+            belongs |= streams.note_write(object, offset, bytes.len() as u64, after);
         }
         belongs
     }
@@ -108,36 +109,23 @@ impl TransactionApplier {
     fn append_and_change(
         &self,
         state: &mut CacheState,
-        space: &mut ReservedSpace,
+        reserved: &mut ReservedSpace,
         changes: &[ObjectChange<'_>],
         may_bypass: bool,
     ) -> Result<AppliedTransaction, CacheError> {
-        if space.claim() != SpaceClaim::Frees && is_refused() {
+        if reserved.claim() != SpaceClaim::Frees && is_refused() {
             return Err(StoreError::Full.into());
         }
         let made = TransactionRecords::of(changes, may_bypass);
-        let buffer = self.shared.buffer();
-        let logged_late = bypass::log_before(buffer, &mut state.pages, changes);
-        if let Ok(logged_late) = logged_late {
-            state.note_late_logged(logged_late);
-        }
-        let appended = match logged_late.and_then(|_| buffer.append(&made.records)) {
-            Ok(appended) => appended,
-            Err(why @ BufferError::Device(_)) => {
-                state.fail(&why);
-                return Err(CacheError::ReadOnly { why });
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let CacheState { pages, log, space, reads, counters, .. } = state;
         let now = LazyNow::new(self.shared.clock());
-        let CacheState { pages, reads, counters, syncs, admission, .. } = state;
+        let appended = log.append(pages, changes, &made.records, || now.get())?;
         counters.transactions += 1;
-        syncs.note_append(|| now.get());
         let mut applier = RecordApplier {
             pages,
             reads,
             counters,
-            space,
+            reserved,
             now: &now,
             group: appended.group,
             fetch: self.shared.settings().fetch,
@@ -155,12 +143,10 @@ impl TransactionApplier {
             }
         }
         let effects = applier.effects;
-        if effects.released_pages > 0 {
-            self.shared.store().space().release(effects.released_pages);
-        }
+        space.release(effects.released_pages);
         // Writing back a change of names releases most of what it reserved.
-        if effects.has_removed || space.claim() == SpaceClaim::Names {
-            admission.note_possible_space();
+        if effects.has_removed || reserved.claim() == SpaceClaim::Names {
+            space.admission.note_possible_space();
         }
         Ok(AppliedTransaction { last_lsn: appended.last_lsn, effects })
     }
@@ -182,7 +168,7 @@ impl TransactionApplier {
                 return Err(error);
             }
         };
-        let wakes_committer = is_awaited || self.committer.is_requested(&state);
+        let wakes_committer = is_awaited || self.committer.is_requested(&state.log);
         let wakes_fetcher =
             applied.effects.readers_may_go_on || state.reads.has_prefetches() || state.pages.has_discarded();
         let wakes_write_back = applied.effects.has_range_op || self.admission.wants_write_back(&state);

@@ -77,7 +77,7 @@ impl CacheParts {
 
     fn has_work(&self, state: &CacheState, task: BackgroundTask) -> bool {
         match task {
-            BackgroundTask::Commit => self.committer.is_due(state),
+            BackgroundTask::Commit => self.committer.is_due(&state.pages, &state.log),
             BackgroundTask::Fetch => Fetcher::has_work(state),
             BackgroundTask::WriteBack => {
                 let due = self.write_back.is_due(state) || self.write_back.range_ops_are_due(state);
@@ -89,14 +89,13 @@ impl CacheParts {
 
     /// Releases reservations that nothing needs now, and gives the store the estimate for the others.
     fn release_spare(&self) {
-        let mut state = self.shared.state();
-        state.admission.release_spare(self.shared.store());
-        self.shared.store().space().set_reservation_estimate(state.reservation_estimate());
+        let CacheState { space, pages, .. } = &mut *self.shared.state();
+        space.settle(pages);
     }
 
     fn write_back_step(&self) -> StepProgress {
         let state = self.shared.state();
-        let has_failed = state.failed().is_some();
+        let has_failed = state.log.failed().is_some();
         // Readers wait for range operations, so those do not wait for cleaning.
         let is_due = self.write_back.is_due(&state) && !self.write_back.range_ops_are_due(&state);
         drop(state);
@@ -147,13 +146,13 @@ impl Cache {
         recovered.ensure_fits(&store)?;
         recovered.forget_deleted(&store);
         let overtaken = recovered.resolve_bypassed(&store)?;
-        let (buffer, state, reserved) = recovered.into_parts();
+        let (buffer, mut state, reserved) = recovered.into_parts(store.clone());
         let newest_of_store = store.data().newest_lsn();
         let newest_of_buffer = buffer.newest_lsn();
         // Space was reserved before the crash. If some is missing now (the log begins in another segment, the
         // cleaner's last one is hardly filled), no operation can reserve any before it is there again.
         store.space().reserve_unchecked(reserved);
-        store.space().set_reservation_estimate(state.reservation_estimate());
+        state.space.settle(&state.pages);
         store.maintenance().set_checkpoint_blocks(settings.checkpoint_blocks);
         let incarnation = Incarnation(store.incarnation().max(buffer.incarnation()).0 + 1);
         store.begin_after(incarnation, buffer.store_batch())?;
@@ -167,7 +166,7 @@ impl Cache {
         parts.write_back.store_recovered_range_ops();
         // Pages that recovery found stored do not need the buffer, and no write-back follows that would
         // release it.
-        parts.committer.release_groups(&mut parts.shared.state());
+        parts.shared.state().release_groups();
         Ok(Cache { parts: Arc::new(parts) })
     }
 
@@ -286,7 +285,7 @@ impl Cache {
             // threads. The committer looks often enough to see it in time.
             (false, BackgroundTask::Commit) => {
                 let nap = self.parts.shared.settings().commit_interval / 4;
-                self.parts.committer.due_in(&state).unwrap_or(nap).min(timeout)
+                self.parts.committer.due_in(&state.pages, &state.log).unwrap_or(nap).min(timeout)
             }
             (false, BackgroundTask::WriteBack) => {
                 self.parts.shared.bypassed_due_in(&state.pages).unwrap_or(timeout).min(timeout)
@@ -296,7 +295,7 @@ impl Cache {
             // Due, yet the last step could do nothing: a device fails, or only another thread can help.
             (true, BackgroundTask::WriteBack | BackgroundTask::Checkpoint) => timeout.min(RETRY_PAUSE),
         };
-        if !state.is_stopping() {
+        if !state.log.is_stopping() {
             self.parts.shared.wait(task, state, pause);
         }
     }
@@ -305,12 +304,16 @@ impl Cache {
     pub fn stop(&self) {
         let mut completions = DeferredCompletions::default();
         let mut state = self.parts.shared.state();
-        state.stop();
-        state.reads.stop();
-        self.parts.committer.log_awaited_pages(&mut state);
-        self.parts.admission.refuse_all(&mut state, &CacheError::Stopping, &mut completions);
-        state.seeks.refuse_all(&mut completions);
-        state.admission.release_spare(self.parts.shared.store());
+        let CacheState { pages, log, space, reads, seeks, .. } = &mut *state;
+        log.stop();
+        reads.stop();
+        if log.syncs.any_waiting_for_store() {
+            // No thread may be left that stores what they wait for.
+            log.log_all_late(pages);
+        }
+        space.admission.refuse_all(&CacheError::Stopping, &mut completions);
+        seeks.refuse_all(&mut completions);
+        space.release_spare();
         drop(state);
         completions.deliver();
         self.parts.shared.wake_all();
@@ -345,7 +348,7 @@ impl Cache {
         committer.commit_now()?;
         shared.store_io().maintenance().checkpoint()?;
         let state = shared.state();
-        match state.retries.first_error() {
+        match state.space.retries.first_error() {
             Some(error) if state.pages.is_dirty() => Err(error.clone().into()),
             _ => Ok(()),
         }
@@ -430,14 +433,14 @@ impl Cache {
             let oldest = shared.state().pages.oldest_group();
             if oldest.is_none_or(|oldest| oldest >= end) {
                 end = buffer.unreleased_groups().end;
-                scan = DirtyScan::once(shared.state().retries.failures());
+                scan = DirtyScan::once(shared.state().space.retries.failures());
             }
             let progress =
                 maintainer.with_space(|| write_back.drain_step(WriteBackReason::All, &mut scan))?;
-            committer.release_groups(&mut shared.state());
+            shared.state().release_groups();
             buffer.record_store_batch(shared.store().data().durable_batch());
             committer.commit_now()?;
-            let stuck = shared.state().retries.first_error().cloned();
+            let stuck = shared.state().space.retries.first_error().cloned();
             match stuck.filter(|_| progress == StepProgress::Idle && buffer.is_growing()) {
                 Some(error) if error.is_full() => maintainer.write_all_back()?,
                 Some(error) => return Err(error.into()),
@@ -447,7 +450,7 @@ impl Cache {
             }
         }
         let mut completions = DeferredCompletions::default();
-        admission.admit_waiting(&mut shared.state(), &mut completions);
+        admission.admit_waiting(shared.state().for_admission(), &mut completions);
         completions.deliver();
         Ok(grown)
     }
@@ -465,7 +468,7 @@ impl Cache {
     pub fn forget_lost_tail(&self, object: ObjectId) {
         let mut state = self.parts.shared.state();
         state.pages.forget_lost_tail(object);
-        self.parts.committer.release_groups(&mut state);
+        state.release_groups();
     }
 
     /// Keeps [lost tails](Cache::lost_tails) of another buffer, which this one replaces. Durable on return.
@@ -517,9 +520,16 @@ impl Cache {
         let state = shared.state();
         let pages = &state.pages;
         let reads = &state.reads;
-        let (stuck_count, stuck) = state.retries.report_stuck();
+        let (admissions_parked, cleaned_while_parked) = state.space.admission.counts();
+        let (stuck_count, stuck) = state.space.retries.report_stuck();
         CacheStatus {
-            counters: CacheCounters { store_io_for_syncs: shared.store_io_for_syncs(), ..state.counters },
+            counters: CacheCounters {
+                store_io_for_syncs: shared.store_io_for_syncs(),
+                pages_logged_late: state.log.pages_logged_late(),
+                admissions_parked,
+                cleaned_while_parked,
+                ..state.counters
+            },
             applied: buffer.appended_lsn(),
             durable: buffer.durable_lsn(),
             dirty_pages: pages.dirty_pages() as u64,
@@ -532,16 +542,16 @@ impl Cache {
             pages: pages.len() as u64,
             memory_bytes: pages.memory().all,
             parked_reads: reads.waiting_count(),
-            parked_syncs: state.syncs.waiting_count(),
-            parked_admissions: state.admission.waiting_count(),
+            parked_syncs: state.log.syncs.waiting_count(),
+            parked_admissions: state.space.admission.waiting_count(),
             fetching: reads.fetching_count(),
             buffer_bytes: buffer.capacity_bytes(),
             buffer_free_bytes: buffer.free_bytes(),
-            failed: state.failed().map(ToString::to_string),
+            failed: state.log.failed().map(ToString::to_string),
             rescued: rescue.volume().map(str::to_owned),
             left_out: rescue.left_out(),
             not_rescued: rescue.error().map(ToString::to_string),
-            stalled: state.retries.describe_stall(now),
+            stalled: state.space.retries.describe_stall(now),
             stuck_count,
             stuck,
         }
@@ -561,7 +571,7 @@ impl Cache {
             BackgroundTask::Commit => shared.buffer().is_idle(),
             BackgroundTask::WriteBack => self.parts.may_write_back(),
             BackgroundTask::Checkpoint => {
-                let makes_space = shared.state().admission.wants_space();
+                let makes_space = shared.state().space.admission.wants_space();
                 let may_make_space = maintainer.is_not_making_space() && self.parts.may_write_back();
                 store.writer_is_idle() && store.cleaner_is_idle() && (!makes_space || may_make_space)
             }
@@ -577,7 +587,7 @@ impl CacheParts {
         let buffer = self.shared.buffer();
         let alone = self.write_back.is_idle() && buffer.is_idle() && store.writer_is_idle();
         // A rescue gains space by cleaning.
-        let may_clean = store.maintenance().cleaning_is_due() || self.shared.state().failed().is_some();
+        let may_clean = store.maintenance().cleaning_is_due() || self.shared.state().log.failed().is_some();
         alone && (store.cleaner_is_idle() || !may_clean)
     }
 }

@@ -59,11 +59,11 @@ impl StoreMaintainer {
 
     /// Whether an operation waits for space, or the store has something to do.
     pub(crate) fn is_due(&self, state: &CacheState) -> bool {
-        state.admission.wants_space() || self.shared.store().maintenance().is_due(self.shared.now())
+        state.space.admission.wants_space() || self.shared.store().maintenance().is_due(self.shared.now())
     }
 
     pub(crate) fn step(&self) -> StepProgress {
-        let wants_space = self.shared.state().admission.wants_space();
+        let wants_space = self.shared.state().space.admission.wants_space();
         let outcome = if wants_space {
             self.make_space()
         } else {
@@ -92,7 +92,7 @@ impl StoreMaintainer {
         let progress = self.shared.store_io().maintenance().step(self.shared.clock(), pressure)?;
         if let MaintenanceProgress::Worked { may_have_space: true } = progress {
             // An operation that was told that the store is full may try again.
-            self.shared.state().admission.note_possible_space();
+            self.shared.state().space.admission.note_possible_space();
         }
         Ok(progress)
     }
@@ -104,9 +104,9 @@ impl StoreMaintainer {
         {
             let mut state = self.shared.state();
             // Also after an error: the store may have grown.
-            state.admission.note_possible_space();
-            state.retries.may_have_space(self.shared.now());
-            self.admission.admit_waiting(&mut state, &mut completions);
+            state.space.admission.note_possible_space();
+            state.space.retries.may_have_space(self.shared.now());
+            self.admission.admit_waiting(state.for_admission(), &mut completions);
         }
         completions.deliver();
         self.write_back.retry_for_space();
@@ -116,16 +116,16 @@ impl StoreMaintainer {
 
     /// Writes everything back. If the store has no space for that, cleans as long as that makes some.
     pub(crate) fn write_all_back(&self) -> Result<(), CacheError> {
-        let mut scan = DirtyScan::once(self.shared.state().retries.failures());
+        let mut scan = DirtyScan::once(self.shared.state().space.retries.failures());
         loop {
             let full = match self.write_back.drain_step(WriteBackReason::All, &mut scan) {
                 Ok(StepProgress::Worked) => continue,
                 Ok(StepProgress::Idle) => {
                     let state = self.shared.state();
-                    let Some(error) = state.retries.space_error(&state.pages) else {
+                    let Some(error) = state.space.retries.space_error(&state.pages) else {
                         return Ok(());
                     };
-                    scan = DirtyScan::once(state.retries.failures());
+                    scan = DirtyScan::once(state.space.retries.failures());
                     error.clone().into()
                 }
                 Err(error) if error.is_full() => error,
@@ -162,9 +162,9 @@ impl StoreMaintainer {
         let free = || {
             let failures = {
                 let mut state = self.shared.state();
-                state.admission.release_spare(self.shared.store());
-                self.shared.store().space().set_reservation_estimate(state.reservation_estimate());
-                state.retries.failures()
+                let CacheState { space, pages, .. } = &mut *state;
+                space.settle(pages);
+                space.retries.failures()
             };
             (self.shared.store().space().now(), failures)
         };
@@ -182,21 +182,22 @@ impl StoreMaintainer {
         if over {
             // If `total` grew, the host file system gave space. Even if that is used already, there may be
             // more, so the attempt was not in vain. Trimmed segments lower `total`.
-            state.admission.note_attempt_ended(!is_more && now.total <= attempt.before.total);
+            state.space.admission.note_attempt_ended(!is_more && now.total <= attempt.before.total);
         }
         if is_more {
-            state.retries.may_have_space(self.shared.now());
+            state.space.retries.may_have_space(self.shared.now());
         }
         if !over {
-            state.retries.restart_space_patience(self.shared.now());
+            state.space.retries.restart_space_patience(self.shared.now());
         }
-        self.admission.admit_waiting(&mut state, &mut completions);
-        let needed = state.admission.is_waiting()
-            || state.retries.needs_space()
-            || state.retries.space_error(&state.pages).is_some();
+        self.admission.admit_waiting(state.for_admission(), &mut completions);
+        let CacheState { space, pages, .. } = &mut *state;
+        let needed = space.admission.is_waiting()
+            || space.retries.needs_space()
+            || space.retries.space_error(pages).is_some();
         if over || !needed {
             if !needed {
-                state.admission.cancel_space_request();
+                space.admission.cancel_space_request();
             }
             *making_space = None;
         }

@@ -1,11 +1,11 @@
 //! Changes pages in memory as the records of one transaction say.
 
-use crate::admission::ReservedSpace;
 use crate::page::DirtyState;
 use crate::page_table::{PageChange, PageKey, PageTable, PendingPunch};
 use crate::range_ops::{PendingRangeOp, RangeOp, RangeOpKind, reserved_pages};
 use crate::read::waiting::WaitingReads;
 use crate::settings::FetchMode;
+use crate::space::ReservedSpace;
 use crate::status::CacheCounters;
 use buffer::{GroupNo, LogRecord};
 use device::{BLOCK_BYTES, Clock, Lsn, ObjectId, PageNo};
@@ -19,7 +19,7 @@ pub(crate) struct RecordApplier<'a> {
     pub(crate) reads: &'a mut WaitingReads,
     pub(crate) counters: &'a mut CacheCounters,
     /// Pages that become dirty take from it.
-    pub(crate) space: &'a mut ReservedSpace,
+    pub(crate) reserved: &'a mut ReservedSpace,
     pub(crate) now: &'a LazyNow<'a>,
     pub(crate) group: GroupNo,
     pub(crate) fetch: FetchMode,
@@ -55,7 +55,7 @@ impl RecordApplier<'_> {
             }
             LogRecord::Clone(transfer) | LogRecord::Move(transfer) => {
                 let op = RangeOp::of(record, lsn).expect("it is one");
-                self.space.take_pages(reserved_pages(&transfer));
+                self.reserved.take_pages(reserved_pages(&transfer));
                 return self.begin_range_op(PendingRangeOp::new(op, self.group, self.now.get(), false));
             }
             LogRecord::Bypassed { .. } => unreachable!("its bytes are not in it"),
@@ -93,7 +93,7 @@ impl RecordApplier<'_> {
         let key = change.key;
         let is_part = change.range.len() < BLOCK_BYTES;
         let now = self.now;
-        let space = &mut *self.space;
+        let space = &mut *self.reserved;
         let changed = self.pages.write(change, || {
             space.take_pages(1);
             DirtyState::new(newest, group, now.get(), false)

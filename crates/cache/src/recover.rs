@@ -33,7 +33,6 @@
 //! ([`clean_stored_pages`]), and `fs` ends objects with [lost tails](crate::Cache::lost_tails).
 
 use crate::bypass_recovery::BypassRecovery;
-use crate::commit::Committer;
 use crate::error::CacheError;
 use crate::page::{CachedPage, DirtyState};
 use crate::page_table::{PageChange, PageKey, PageTable, PendingPunch};
@@ -149,8 +148,9 @@ impl RecoveredBuffer {
     }
 
     /// The buffer, the state, and the number of pages for which the store has to keep space.
-    pub(crate) fn into_parts(self) -> (Buffer, CacheState, u64) {
-        (self.buffer, CacheState::from_recovered(self.pages, self.replayed), self.reserved)
+    pub(crate) fn into_parts(self, store: Arc<Store>) -> (Arc<Buffer>, CacheState, u64) {
+        let buffer = Arc::new(self.buffer);
+        (buffer.clone(), CacheState::new(store, buffer, self.pages, self.replayed), self.reserved)
     }
 
     /// Identifies the buffer.
@@ -353,7 +353,7 @@ fn drop_page(pages: &mut PageTable, key: PageKey) -> u64 {
 
 /// Asks the store about some recovered pages, and makes those clean that it has. `false` if none are left.
 /// Each page is asked about once: if the store cannot tell, the page is written back like any other.
-pub(crate) fn clean_stored_pages(shared: &CacheShared, committer: &Committer) -> bool {
+pub(crate) fn clean_stored_pages(shared: &CacheShared) -> bool {
     let Some(keys) = shared.state().pages.next_unchecked() else { return false };
     let asked: Vec<(ObjectId, PageNo)> = keys.iter().map(|key| (key.object, key.page)).collect();
     let page_lsns = shared.store_io().data().page_lsns(&asked);
@@ -361,9 +361,9 @@ pub(crate) fn clean_stored_pages(shared: &CacheShared, committer: &Committer) ->
     for (key, page_lsn) in keys.into_iter().zip(page_lsns) {
         if let Ok(Some(page_lsn)) = page_lsn {
             let was_reserved = state.pages.forget_if_stored(key, page_lsn);
-            shared.store().space().release(u64::from(was_reserved));
+            state.space.release(u64::from(was_reserved));
         }
     }
-    committer.release_groups(&mut state);
+    state.release_groups();
     true
 }

@@ -3,16 +3,17 @@
 //! back over and over; stuck items, which would keep all later groups; and lost tails of objects in a damaged
 //! volume.
 
-use crate::bypass;
 use crate::commit::Committer;
 use crate::error::CacheError;
+use crate::log::CacheLog;
 use crate::page::{CachedPage, DirtyRanges, PageBody};
-use crate::page_table::{PageKey, PendingPunch};
+use crate::page_table::{PageKey, PageTable, PendingPunch};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{PendingRangeOp, RangeOp};
-use crate::retry::WriteBackItem;
+use crate::retry::{RetryList, WriteBackItem};
+use crate::space::CacheSpace;
 use crate::state::{CacheShared, CacheState};
-use buffer::{GroupNo, LogRecord, TRANSFER_BYTES};
+use buffer::{Buffer, GroupNo, LogRecord, TRANSFER_BYTES};
 use device::{Lsn, ObjectId};
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,19 +45,15 @@ impl Relogger {
 
     /// One step. `false` if there is nothing to do.
     pub(crate) fn step(&self, now: Duration) -> Result<bool, CacheError> {
-        if !self.shared.buffer_is_half_full() {
+        let mut state = self.shared.state();
+        if !state.log.is_half_full() {
             return Ok(false);
         }
-        let mut state = self.shared.state();
-        let groups = self.shared.buffer().unreleased_groups();
-        let mut relogged = RelogBatch::default();
-        self.append_range_ops(&state, &groups, &mut relogged)?;
-        relogged.punches.extend(self.append_punches(&state, &groups)?);
-        relogged.pages = self.append_pages(&state, &groups, now)?;
-        relogged.lost_tails = self.append_lost_tails(&state, &groups)?;
+        let CacheState { pages, log, space, .. } = &mut *state;
+        let relogged = RelogStep::new(self.shared.buffer(), pages, log, space).append_all(now)?;
         for &(key, group) in &relogged.pages {
-            if state.pages.mark_page_logged(key) {
-                state.syncs.note_late_logged(group);
+            if pages.mark_page_logged(key) {
+                log.syncs.note_late_logged(group);
             }
         }
         let count = relogged.range_ops.len() + relogged.pages.len() + relogged.punches.len();
@@ -70,56 +67,86 @@ impl Relogger {
             self.committer.commit_now()?;
         }
         let mut state = self.shared.state();
+        let pages = &mut state.pages;
         for (lsn, group) in relogged.range_ops {
-            state.pages.mark_range_op_relogged(lsn, group);
+            pages.mark_range_op_relogged(lsn, group);
         }
-        relogged.pages.into_iter().for_each(|(key, group)| state.pages.mark_page_relogged(key, group));
+        relogged.pages.into_iter().for_each(|(key, group)| pages.mark_page_relogged(key, group));
         for (object, lsn, group) in relogged.punches {
-            state.pages.mark_punch_relogged(object, lsn, group);
+            pages.mark_punch_relogged(object, lsn, group);
         }
-        relogged
-            .lost_tails
-            .into_iter()
-            .for_each(|(object, group)| state.pages.mark_lost_tail_relogged(object, group));
-        self.committer.release_groups(&mut state);
+        for (object, group) in relogged.lost_tails {
+            pages.mark_lost_tail_relogged(object, group);
+        }
+        state.release_groups();
         Ok(true)
+    }
+}
+
+/// One step of relogging: it appends to the buffer, and only looks at the state.
+struct RelogStep<'a> {
+    buffer: &'a Buffer,
+    pages: &'a PageTable,
+    retries: &'a RetryList,
+    /// The groups that are not released.
+    groups: Range<GroupNo>,
+    /// Bytes of the buffer that it leaves to others.
+    kept_bytes: u64,
+}
+
+impl<'a> RelogStep<'a> {
+    fn new(buffer: &'a Buffer, pages: &'a PageTable, log: &CacheLog, space: &'a CacheSpace) -> RelogStep<'a> {
+        let kept_bytes = log.reserved_bytes(pages, space) + buffer.capacity_bytes() / 16;
+        RelogStep { buffer, pages, retries: &space.retries, groups: buffer.unreleased_groups(), kept_bytes }
+    }
+
+    fn append_all(&self, now: Duration) -> Result<RelogBatch, CacheError> {
+        let mut relogged = RelogBatch::default();
+        self.append_range_ops(&mut relogged)?;
+        relogged.punches.extend(self.append_punches()?);
+        relogged.pages = self.append_pages(now)?;
+        relogged.lost_tails = self.append_lost_tails()?;
+        Ok(relogged)
+    }
+
+    /// Number of groups that are not released.
+    fn span(&self) -> u64 {
+        self.groups.end.0 - self.groups.start.0
+    }
+
+    /// Whether a group is in the log's older half.
+    fn is_old(&self, group: GroupNo) -> bool {
+        group.0 < self.groups.start.0 + self.span() / 2
     }
 
     /// Relogs range operations that cannot be stored, and those that wait for them. Recovery relies on the
     /// order: the operation, its dependencies, the punches of its objects. If newer punches were released
     /// first, the operation would bring back what they removed; and an older punch before the operation could
     /// be taken for a part of a newer one.
-    fn append_range_ops(
-        &self,
-        state: &CacheState,
-        groups: &Range<GroupNo>,
-        relogged: &mut RelogBatch,
-    ) -> Result<(), CacheError> {
-        let span = groups.end.0 - groups.start.0;
-        let transfers = state.pages.range_ops();
+    fn append_range_ops(&self, relogged: &mut RelogBatch) -> Result<(), CacheError> {
+        let transfers = self.pages.range_ops();
         let is_stuck =
-            |lsn| transfers.get(lsn).is_some_and(|one| state.retries.is_stuck(WriteBackItem::of(&one.op)));
+            |lsn| transfers.get(lsn).is_some_and(|one| self.retries.is_stuck(WriteBackItem::of(&one.op)));
         let stays = |one: &&PendingRangeOp| {
-            let punches = state.pages.punches_before(&one.op);
+            let punches = self.pages.punches_before(&one.op);
             let oldest = punches.iter().map(|(_, punch)| punch.group).fold(one.oldest_group, GroupNo::min);
-            oldest.0 < groups.start.0 + span / 2 && transfers.stuck_dependency(one.op.lsn, is_stuck).is_some()
+            self.is_old(oldest) && transfers.stuck_dependency(one.op.lsn, is_stuck).is_some()
         };
         for one in transfers.iter().filter(stays).take(RELOG_STEP) {
             let RangeOp { transfer, lsn, .. } = one.op;
-            let Some(group) = self.append_again(state, lsn, &[one.op.record()])? else { return Ok(()) };
+            let Some(group) = self.append_again(lsn, &[one.op.record()])? else { return Ok(()) };
             for (page, entry) in one.dependencies() {
                 let Some(dirt) = entry.dirty_state() else { return Ok(()) };
                 // Each begins with the record of its operation: if the log begins behind that, the store has
                 // all of them.
                 let mut records = page_records(entry, PageKey { object: transfer.from, page }, &dirt.ranges);
                 records.insert(0, one.op.record());
-                if self.append_again(state, lsn, &records)?.is_none() {
+                if self.append_again(lsn, &records)?.is_none() {
                     return Ok(());
                 }
             }
-            for (object, punch) in state.pages.punches().filter(|(object, _)| one.op.touches(*object)) {
-                let Some(group) = self.append_again(state, punch.lsn, &[punch_record(object, &punch)])?
-                else {
+            for (object, punch) in self.pages.punches().filter(|(object, _)| one.op.touches(*object)) {
+                let Some(group) = self.append_again(punch.lsn, &[punch_record(object, &punch)])? else {
                     return Ok(());
                 };
                 relogged.punches.push((object, punch.lsn, group));
@@ -129,66 +156,47 @@ impl Relogger {
         Ok(())
     }
 
-    fn append_pages(
-        &self,
-        state: &CacheState,
-        groups: &Range<GroupNo>,
-        now: Duration,
-    ) -> Result<Vec<(PageKey, GroupNo)>, CacheError> {
-        let span = groups.end.0 - groups.start.0;
+    fn append_pages(&self, now: Duration) -> Result<Vec<(PageKey, GroupNo)>, CacheError> {
         let stays = |key: &PageKey, entry: &CachedPage| {
             let dirt = entry.dirty_state().filter(|_| entry.writing().is_none());
             // Written in the last eighth of the log, and first written in its older half.
             dirt.is_some_and(|dirt| {
-                let hot = dirt.newest_group.0 >= groups.end.0 - span / 8;
-                let waits = state.pages.is_blocked(key);
-                let stays = hot || waits || state.retries.is_backed_off(WriteBackItem::Page(*key), now);
-                stays && dirt.oldest_group.0 < groups.start.0 + span / 2
+                let hot = dirt.newest_group.0 >= self.groups.end.0 - self.span() / 8;
+                let waits = self.pages.is_blocked(key);
+                let stays = hot || waits || self.retries.is_backed_off(WriteBackItem::Page(*key), now);
+                stays && self.is_old(dirt.oldest_group)
             })
         };
-        let oldest = state.pages.by_group().take(RELOG_STEP).map(|(_, key)| key);
+        let oldest = self.pages.by_group().take(RELOG_STEP).map(|(_, key)| key);
         let staying = oldest.filter_map(|key| {
-            let entry = state.pages.get(&key).filter(|entry| stays(&key, entry))?;
+            let entry = self.pages.get(&key).filter(|entry| stays(&key, entry))?;
             Some((key, entry))
         });
         let mut appended = Vec::new();
         for (key, entry) in staying {
             let Some(dirt) = entry.dirty_state() else { continue };
             let records = page_records(entry, key, &dirt.ranges);
-            if let Some(group) = self.append_again(state, dirt.newest, &records)? {
+            if let Some(group) = self.append_again(dirt.newest, &records)? {
                 appended.push((key, group));
             }
         }
         Ok(appended)
     }
 
-    /// Relogs one page, whatever space is kept for other records.
-    pub(crate) fn append_page(&self, state: &CacheState, key: PageKey) -> Result<(), CacheError> {
-        let page = state.pages.get(&key).and_then(|entry| Some((entry, entry.dirty_state()?)));
-        let Some((entry, dirt)) = page else { return Ok(()) };
-        self.shared.buffer().append_relogged(dirt.newest, &page_records(entry, key, &dirt.ranges))?;
-        Ok(())
-    }
-
-    fn append_punches(
-        &self,
-        state: &CacheState,
-        groups: &Range<GroupNo>,
-    ) -> Result<Vec<(ObjectId, Lsn, GroupNo)>, CacheError> {
-        let span = groups.end.0 - groups.start.0;
+    fn append_punches(&self) -> Result<Vec<(ObjectId, Lsn, GroupNo)>, CacheError> {
+        let transfers = self.pages.range_ops();
         let stays = |object: ObjectId, punch: &PendingPunch| {
-            let waits = state.pages.range_ops().blocks_change(object, punch.lsn);
-            let is_stuck = waits || state.retries.is_stuck(WriteBackItem::Punch(object, punch.lsn));
-            punch.group.0 < groups.start.0 + span / 2 && is_stuck
+            let waits = transfers.blocks_change(object, punch.lsn);
+            let is_stuck = waits || self.retries.is_stuck(WriteBackItem::Punch(object, punch.lsn));
+            self.is_old(punch.group) && is_stuck
         };
-        let mut appended = Vec::new();
-        let parted = |object: ObjectId, punch: &PendingPunch| {
-            state.pages.range_ops().any_between(object, punch.lsn..Lsn(u64::MAX))
-        };
+        let parted =
+            |object: ObjectId, punch: &PendingPunch| transfers.any_between(object, punch.lsn..Lsn(u64::MAX));
         let alone =
             |(object, punch): &(ObjectId, PendingPunch)| stays(*object, punch) && !parted(*object, punch);
-        for (object, punch) in state.pages.punches().filter(alone).take(RELOG_STEP) {
-            if let Some(group) = self.append_again(state, punch.lsn, &[punch_record(object, &punch)])? {
+        let mut appended = Vec::new();
+        for (object, punch) in self.pages.punches().filter(alone).take(RELOG_STEP) {
+            if let Some(group) = self.append_again(punch.lsn, &[punch_record(object, &punch)])? {
                 appended.push((object, punch.lsn, group));
             }
         }
@@ -196,15 +204,11 @@ impl Relogger {
     }
 
     /// Relogs lost tails: nothing could end their objects before them.
-    fn append_lost_tails(
-        &self,
-        state: &CacheState,
-        groups: &Range<GroupNo>,
-    ) -> Result<Vec<(ObjectId, GroupNo)>, CacheError> {
-        let limit = GroupNo(groups.start.0 + (groups.end.0 - groups.start.0) / 2);
+    fn append_lost_tails(&self) -> Result<Vec<(ObjectId, GroupNo)>, CacheError> {
+        let limit = GroupNo(self.groups.start.0 + self.span() / 2);
         let mut appended = Vec::new();
-        for (object, lost) in state.pages.lost_tails_before(limit).take(RELOG_STEP) {
-            if let Some(group) = self.append_again(state, lost.lsn, &[lost.record(object)])? {
+        for (object, lost) in self.pages.lost_tails_before(limit).take(RELOG_STEP) {
+            if let Some(group) = self.append_again(lost.lsn, &[lost.record(object)])? {
                 appended.push((object, group));
             }
         }
@@ -212,26 +216,26 @@ impl Relogger {
     }
 
     /// Appends records again. `None` if the buffer has no space for that.
-    fn append_again(
-        &self,
-        state: &CacheState,
-        newest: Lsn,
-        records: &[LogRecord<'_>],
-    ) -> Result<Option<GroupNo>, CacheError> {
+    fn append_again(&self, newest: Lsn, records: &[LogRecord<'_>]) -> Result<Option<GroupNo>, CacheError> {
         let bytes = records.iter().map(|record| match record {
             LogRecord::Write { bytes, .. } => bytes.len() as u64,
             LogRecord::Clone(_) | LogRecord::Move(_) => TRANSFER_BYTES,
             _ => 0,
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());
-        let reserved =
-            state.admission.reserved_bytes() + bypass::reserved_bytes(state.pages.unlogged() as u64);
-        let kept = reserved + self.shared.buffer().capacity_bytes() / 16;
-        if self.shared.buffer().free_bytes() < footprint + kept {
+        if self.buffer.free_bytes() < footprint + self.kept_bytes {
             return Ok(None);
         }
-        Ok(Some(self.shared.buffer().append_relogged(newest, records)?))
+        Ok(Some(self.buffer.append_relogged(newest, records)?))
     }
+}
+
+/// Relogs one page, whatever space is kept for other records.
+pub(crate) fn append_page(buffer: &Buffer, pages: &PageTable, key: PageKey) -> Result<(), CacheError> {
+    let page = pages.get(&key).and_then(|entry| Some((entry, entry.dirty_state()?)));
+    let Some((entry, dirt)) = page else { return Ok(()) };
+    buffer.append_relogged(dirt.newest, &page_records(entry, key, &dirt.ranges))?;
+    Ok(())
 }
 
 /// The record of a punch or a deletion.

@@ -103,12 +103,12 @@ impl Rescuer {
 
     /// Whether the buffer has failed and something is in memory alone.
     pub(crate) fn is_due(&self, state: &CacheState) -> bool {
-        state.failed().is_some() && state.pages.is_dirty() && self.outcome().volume.is_none()
+        state.log.failed().is_some() && state.pages.is_dirty() && self.outcome().volume.is_none()
     }
 
     /// The error of a failed buffer when everything has been saved.
     pub(crate) fn rescued(&self) -> Option<CacheError> {
-        let why = self.shared.state().failed().cloned()?;
+        let why = self.shared.state().log.failed().cloned()?;
         Some(CacheError::Rescued { why, volume: self.outcome().volume.clone()? })
     }
 
@@ -209,7 +209,7 @@ impl Rescuer {
                     state.pages.change(PageKey { object, page: **page }, CachedPage::take_reservation)
                 };
                 let reserved = some.iter().filter(|page| was_reserved(page)).count();
-                self.shared.store().space().release(reserved as u64);
+                state.space.release(reserved as u64);
             }
         }
         Ok(left_out)

@@ -1,31 +1,30 @@
 //! The state that all parts of the cache share: the media, the clock, the settings, and the state under the
 //! one lock. No operation is implemented here.
 
-use crate::admission::AdmissionQueue;
-use crate::bypass::LateLogged;
+use crate::admission::AdmissionView;
 use crate::bypassed_pages::BypassedAge;
-use crate::commit::SyncQueue;
 use crate::error::CacheError;
 use crate::locks::{CacheLock, OrderedGuard, OrderedMutex};
+use crate::log::CacheLog;
 use crate::page_table::PageTable;
 use crate::read::seek::SeekQueue;
 use crate::read::waiting::WaitingReads;
-use crate::retry::RetryList;
 use crate::settings::CacheSettings;
+use crate::space::{CacheSpace, ReservedSpace};
 use crate::status::CacheCounters;
 use crate::stream_detector::StreamDetector;
 use crate::sync::{AtomicU64, Condvar, Ordering};
 use crate::task::BackgroundTask;
-use buffer::{Buffer, BufferError};
+use buffer::Buffer;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{ReservationEstimate, Store};
+use store::Store;
 
 /// Shared by all clones of a `Cache`, its reservations and its steps.
 pub(crate) struct CacheShared {
     store: Arc<Store>,
-    buffer: Buffer,
+    buffer: Arc<Buffer>,
     clock: Arc<dyn device::Clock>,
     settings: CacheSettings,
     /// See [`CacheSettings::bypass_after`], the initial value.
@@ -35,59 +34,50 @@ pub(crate) struct CacheShared {
     work: [Condvar; BackgroundTask::ALL.len()],
 }
 
-/// Everything under the lock. Each part is changed by its own methods alone. After a crash, `pages` is
-/// rebuilt from the buffer's records; the rest begins empty.
-#[derive(Default)]
+/// Everything under the lock, by owner. Each part is changed by its own methods alone. After a crash, `pages`
+/// is rebuilt from the buffer's records; the rest begins empty.
 pub(crate) struct CacheState {
     pub(crate) pages: PageTable,
+    pub(crate) log: CacheLog,
+    pub(crate) space: CacheSpace,
     pub(crate) reads: WaitingReads,
     pub(crate) seeks: SeekQueue,
-    pub(crate) syncs: SyncQueue,
-    pub(crate) admission: AdmissionQueue,
-    pub(crate) retries: RetryList,
     pub(crate) streams: StreamDetector,
     pub(crate) counters: CacheCounters,
-    /// Set once, when the buffer has failed.
-    failed: Option<BufferError>,
-    stopping: bool,
 }
 
 impl CacheState {
-    /// The estimate for the pages for which the store counts space: dirty pages, and those of operations that
-    /// were admitted.
-    pub(crate) fn reservation_estimate(&self) -> ReservationEstimate {
-        self.pages.reservation_estimate() + self.admission.reservation_estimate()
-    }
-
-    /// Notes that bypassed pages were logged after all.
-    pub(crate) fn note_late_logged(&mut self, logged: LateLogged) {
-        logged.group.into_iter().for_each(|group| self.syncs.note_late_logged(group));
-        self.counters.pages_logged_late += logged.pages;
-    }
-
     /// The state after a start, with pages from `replayed` transactions in the buffer.
-    pub(crate) fn from_recovered(pages: PageTable, replayed: u64) -> CacheState {
-        let counters = CacheCounters { replayed, ..CacheCounters::default() };
-        CacheState { pages, counters, ..CacheState::default() }
+    pub(crate) fn new(store: Arc<Store>, buffer: Arc<Buffer>, pages: PageTable, replayed: u64) -> CacheState {
+        CacheState {
+            pages,
+            log: CacheLog::new(buffer),
+            space: CacheSpace::new(store),
+            reads: WaitingReads::default(),
+            seeks: SeekQueue::default(),
+            streams: StreamDetector::default(),
+            counters: CacheCounters { replayed, ..CacheCounters::default() },
+        }
     }
 
-    /// How the buffer failed, if it did: then nothing can change any more.
-    pub(crate) fn failed(&self) -> Option<&BufferError> {
-        self.failed.as_ref()
+    pub(crate) fn for_admission(&mut self) -> AdmissionView<'_> {
+        AdmissionView { space: &mut self.space, pages: &self.pages, log: &self.log }
     }
 
-    /// Notes that the buffer failed.
-    pub(crate) fn fail(&mut self, why: &BufferError) {
-        self.failed.get_or_insert_with(|| why.clone());
+    /// Releases what an operation did not use of its space. Returns whether others wait for space, which this
+    /// may be: the committer must be woken to admit them.
+    pub(crate) fn release_unused(&mut self, space: &mut ReservedSpace) -> bool {
+        self.space.release_unused(space, self.log.is_stopping());
+        let is_awaited = self.space.admission.any_waiting();
+        if is_awaited {
+            self.log.syncs.ask_for_commit();
+        }
+        is_awaited
     }
 
-    /// The mount ends, and so do its threads.
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping
-    }
-
-    pub(crate) fn stop(&mut self) {
-        self.stopping = true;
+    /// Releases the groups of the buffer that no page needs any more.
+    pub(crate) fn release_groups(&mut self) {
+        self.log.release_groups(&self.pages, &self.space);
     }
 
     /// Drops clean pages while memory is over its limit: a bounded piece of work.
@@ -120,7 +110,7 @@ impl Drop for SyncingThread {
 impl CacheShared {
     pub(crate) fn new(
         store: Arc<Store>,
-        buffer: Buffer,
+        buffer: Arc<Buffer>,
         clock: Arc<dyn device::Clock>,
         settings: CacheSettings,
         state: CacheState,
@@ -179,10 +169,6 @@ impl CacheShared {
         &self.buffer
     }
 
-    pub(crate) fn buffer_is_half_full(&self) -> bool {
-        self.buffer.free_bytes() < self.buffer.capacity_bytes() / 2
-    }
-
     pub(crate) fn clock(&self) -> &dyn device::Clock {
         &*self.clock
     }
@@ -223,6 +209,6 @@ impl CacheShared {
     /// Refuses write-back after the buffer failed. A volume that a rescue has begun would lack what is
     /// written back now, and memory would no longer be a point in time. The caller holds the write-back lock.
     pub(crate) fn ensure_works(&self) -> Result<(), CacheError> {
-        self.state().failed().cloned().map_or(Ok(()), |why| Err(CacheError::ReadOnly { why }))
+        self.state().log.ensure_works()
     }
 }

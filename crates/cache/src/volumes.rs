@@ -75,12 +75,12 @@ impl VolumeManager {
         self.record_store_batch();
         let mut state = self.shared.state();
         let (reservations, waiters) = state.pages.drop_volume(volume);
-        self.shared.store().space().release(reservations);
+        state.space.release(reservations);
         state.reads.unblock();
         state.seeks.unblock();
         state.reads.retry(waiters);
-        state.admission.note_possible_space();
-        self.committer.release_groups(&mut state);
+        state.space.admission.note_possible_space();
+        state.release_groups();
         drop(state);
         self.shared.wake(BackgroundTask::Commit);
         self.shared.wake(BackgroundTask::Fetch);
@@ -151,7 +151,7 @@ impl VolumeManager {
     fn write_back_most(&self) -> Result<(), CacheError> {
         // Writers make more pages dirty meanwhile; this ends all the same.
         let steps = self.shared.state().pages.dirty_pages() / STEP_PAGES + 1;
-        let mut scan = DirtyScan::once(self.shared.state().retries.failures());
+        let mut scan = DirtyScan::once(self.shared.state().space.retries.failures());
         for _ in 0..steps {
             if self.shared.state().pages.dirty_pages() <= FEW_PAGES
                 || self.write_back.drain_step(WriteBackReason::All, &mut scan)? == StepProgress::Idle

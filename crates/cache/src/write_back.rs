@@ -31,13 +31,15 @@ use crate::delta::PageDelta;
 use crate::dirty_scan::{DirtyScan, LOOKS_MAX};
 use crate::error::CacheError;
 use crate::locks::{CacheLock, OrderedGuard, OrderedMutex};
+use crate::log::CacheLog;
 use crate::page::{CachedPage, PageBody};
 use crate::page_table::{PageKey, PageTable, PendingPunch};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{PendingRangeOp, RangeOp};
 use crate::recover::clean_stored_pages;
-use crate::relog::Relogger;
+use crate::relog::{self, Relogger};
 use crate::retry::{RETRY_AFTER, WriteBackItem};
+use crate::space::CacheSpace;
 use crate::state::{CacheShared, CacheState};
 use crate::store_plan::{PageToStore, StorePlan};
 use crate::task::{BackgroundTask, DeferredCompletions, StepProgress};
@@ -255,7 +257,7 @@ impl WriteBack {
             return Ok(StepProgress::Idle);
         }
         self.prune_retries(cursor, now);
-        if clean_stored_pages(&self.shared, &self.committer) {
+        if clean_stored_pages(&self.shared) {
             return Ok(StepProgress::Worked);
         }
         if let Some(progress) = self.store_next_range_op(cursor, scan, now)? {
@@ -284,7 +286,7 @@ impl WriteBack {
         let is_over = scan.is_finished(reached_newest, !frozen.is_empty());
         if frozen.is_empty() {
             // If nothing is stuck, the next step looks further along the queue of dirty pages.
-            if is_over && pages.is_empty() && self.shared.state().retries.first_error().is_some() {
+            if is_over && pages.is_empty() && self.shared.state().space.retries.first_error().is_some() {
                 cursor.not_before = now + STUCK_RECHECK;
             }
             return Ok(if is_over { idle } else { StepProgress::Worked });
@@ -300,11 +302,11 @@ impl WriteBack {
         if stuck.len() == tried
             && let Some((_, error)) = stuck.first()
         {
-            state.retries.note_failure(error.clone().into(), now);
+            state.space.retries.note_failure(error.clone().into(), now);
         }
         let lacks_space = stuck.iter().any(|(_, error)| error.is_full());
-        stuck.into_iter().for_each(|(item, error)| state.retries.back_off(item, error, now));
-        if lacks_space && state.admission.ask_for_space() {
+        stuck.into_iter().for_each(|(item, error)| state.space.retries.back_off(item, error, now));
+        if lacks_space && state.space.admission.ask_for_space() {
             self.shared.wake(BackgroundTask::Checkpoint);
         }
         drop(state);
@@ -326,9 +328,11 @@ impl WriteBack {
         cursor.not_before = now + RETRY_AFTER;
         scan.restart();
         let mut state = self.shared.state();
-        state.retries.note_failure(error.clone(), now);
+        state.space.retries.note_failure(error.clone(), now);
         // Cleaning follows what is written back. While nothing is, space must be asked for.
-        self.ask_for_space_if_needed(&mut state);
+        if state.space.ask_for_needed_space() {
+            self.shared.wake(BackgroundTask::Checkpoint);
+        }
         // Readers that wait for a range operation get an error after a while.
         if !state.pages.range_ops().is_empty() {
             self.shared.wake(BackgroundTask::Fetch);
@@ -342,7 +346,7 @@ impl WriteBack {
         let now = self.shared.now();
         // An error that occurs only once is not to reach the readers of the targets.
         for _ in 0..ATTEMPTS_AT_START {
-            let mut scan = DirtyScan::once(self.shared.state().retries.failures());
+            let mut scan = DirtyScan::once(self.shared.state().space.retries.failures());
             while let Ok(Some(_)) = self.store_next_range_op(&mut cursor, &mut scan, now) {}
             if self.shared.state().pages.range_ops().is_empty() {
                 break;
@@ -357,7 +361,7 @@ impl WriteBack {
     /// would.
     pub(crate) fn log_reverted(&self, pages: &[PageKey]) -> Result<(), CacheError> {
         let state = self.shared.state();
-        pages.iter().try_for_each(|key| self.relogger.append_page(&state, *key))
+        pages.iter().try_for_each(|key| relog::append_page(self.shared.buffer(), &state.pages, *key))
     }
 
     /// Drops relogged punches that the store has. The log may have lost a range operation that is stored, and
@@ -382,7 +386,8 @@ impl WriteBack {
     ) -> Result<Option<StepProgress>, CacheError> {
         let op = {
             let state = self.shared.state();
-            let free = |one: &&PendingRangeOp| !scan.skips(&state.retries, WriteBackItem::of(&one.op), now);
+            let free =
+                |one: &&PendingRangeOp| !scan.skips(&state.space.retries, WriteBackItem::of(&one.op), now);
             state.pages.range_ops().unblocked().find(free).map(|one| one.op)
         };
         let Some(op) = op else { return Ok(None) };
@@ -393,9 +398,11 @@ impl WriteBack {
         };
         if let Some(error) = stuck {
             let mut state = self.shared.state();
-            state.retries.note_failure(error.clone().into(), now);
-            state.retries.back_off(WriteBackItem::of(&op), error, now);
-            self.ask_for_space_if_needed(&mut state);
+            state.space.retries.note_failure(error.clone().into(), now);
+            state.space.retries.back_off(WriteBackItem::of(&op), error, now);
+            if state.space.ask_for_needed_space() {
+                self.shared.wake(BackgroundTask::Checkpoint);
+            }
             // Reads that wait for it get the error.
             state.seeks.unblock();
             drop(state);
@@ -406,15 +413,9 @@ impl WriteBack {
 
     /// There is more space: retries at once if nothing could be written back for lack of it.
     pub(crate) fn retry_for_space(&self) {
-        if self.shared.state().retries.needs_space() {
+        if self.shared.state().space.retries.needs_space() {
             self.lock().not_before = Duration::ZERO;
             self.shared.wake(BackgroundTask::WriteBack);
-        }
-    }
-
-    fn ask_for_space_if_needed(&self, state: &mut CacheState) {
-        if state.retries.needs_space() && state.admission.ask_for_space() {
-            self.shared.wake(BackgroundTask::Checkpoint);
         }
     }
 
@@ -463,7 +464,7 @@ impl WriteBack {
     }
 
     fn has_failed_for_long(&self, op: &RangeOp) -> bool {
-        let since = self.shared.state().retries.failing_since(WriteBackItem::of(op));
+        let since = self.shared.state().space.retries.failing_since(WriteBackItem::of(op));
         since.is_some_and(|since| self.shared.now() >= since + self.shared.settings().store_patience)
     }
 
@@ -525,8 +526,9 @@ impl WriteBack {
             if !error.is_damage() || !self.has_failed_for_long(op) || !is_known() {
                 return Ok(Some(error));
             }
-            let was_reserved = self.shared.state().pages.drop_stored_dependency(op.lsn, page);
-            self.shared.store().space().release(u64::from(was_reserved));
+            let mut state = self.shared.state();
+            let was_reserved = state.pages.drop_stored_dependency(op.lsn, page);
+            state.space.release(u64::from(was_reserved));
             return Ok(None);
         }
         let of_vector = self.apply_all(&plan.vector)?;
@@ -534,7 +536,7 @@ impl WriteBack {
         let mut state = self.shared.state();
         let stored = dependencies.iter().enumerate().filter(|(index, _)| !refused.contains_key(index));
         let spare = stored.filter(|(_, one)| state.pages.drop_stored_dependency(op.lsn, one.page)).count();
-        self.shared.store().space().release(spare as u64);
+        state.space.release(spare as u64);
         state.counters.fetched_for_write_back += pages_read;
         state.counters.pages_stored += (dependencies.len() - refused.len()) as u64;
         Ok(refused.into_values().next())
@@ -550,14 +552,12 @@ impl WriteBack {
             state.pages.forget_punch(object, punch.lsn);
         }
         let reserved = state.pages.drop_range_op(op.lsn);
-        self.shared.store().space().release(reserved);
-        state.retries.forget(WriteBackItem::of(op));
-        state.retries.note_success();
+        state.space.release(reserved);
+        state.space.note_stored([WriteBackItem::of(op)]);
         state.reads.unblock();
         state.seeks.unblock();
-        state.admission.note_possible_space();
-        self.committer.release_groups(&mut state);
-        self.admission.admit_waiting(&mut state, &mut completions);
+        state.release_groups();
+        self.admission.admit_waiting(state.for_admission(), &mut completions);
         drop(state);
         completions.deliver();
         self.shared.wake(BackgroundTask::Fetch);
@@ -597,8 +597,8 @@ impl WriteBack {
     /// Whether a range operation can be stored now. Reads and other changes may wait for it.
     pub(crate) fn range_ops_are_due(&self, state: &CacheState) -> bool {
         let now = self.shared.now();
-        let free = |one: &PendingRangeOp| !state.retries.is_backed_off(WriteBackItem::of(&one.op), now);
-        state.failed().is_none() && state.pages.range_ops().unblocked().any(free)
+        let free = |one: &PendingRangeOp| !state.space.retries.is_backed_off(WriteBackItem::of(&one.op), now);
+        state.log.failed().is_none() && state.pages.range_ops().unblocked().any(free)
     }
 
     /// Drops retry entries of items that are gone, now and then.
@@ -608,8 +608,8 @@ impl WriteBack {
         }
         cursor.retries_pruned = now;
         let mut state = self.shared.state();
-        let CacheState { retries, pages, .. } = &mut *state;
-        retries.retain(|item| item.is_pending(pages));
+        let CacheState { space, pages, .. } = &mut *state;
+        space.retries.retain(|item| item.is_pending(pages));
     }
 
     /// Whether limits or ages ask for write-back.
@@ -621,19 +621,19 @@ impl WriteBack {
 
     fn logged_pages_are_due(&self, state: &CacheState) -> bool {
         let age = |since| self.shared.now() >= since + self.shared.settings().dirty_age_max;
-        let is_old = || state.failed().is_none() && state.pages.oldest_since().is_some_and(age);
+        let is_old = || state.log.failed().is_none() && state.pages.oldest_since().is_some_and(age);
         self.admission.logged_pages_need_write_back(state) || is_old()
     }
 
     /// Whether a punch that can be tried is so old that a user misses its space in `df`.
     fn punches_are_due(&self, state: &CacheState) -> bool {
-        if state.failed().is_some() || state.pages.punches_pending() == 0 {
+        if state.log.failed().is_some() || state.pages.punches_pending() == 0 {
             return false;
         }
         let now = self.shared.now();
         state.pages.punches().any(|(object, punch)| {
             let is_held = || state.pages.range_ops().blocks_change(object, punch.lsn);
-            let is_stuck = || state.retries.is_backed_off(WriteBackItem::Punch(object, punch.lsn), now);
+            let is_stuck = || state.space.retries.is_backed_off(WriteBackItem::Punch(object, punch.lsn), now);
             now >= punch.since + PUNCH_AGE_MAX && !is_stuck() && !is_held()
         })
     }
@@ -658,11 +658,11 @@ impl WriteBack {
         }
         let crowded = self.shared.settings().is_near_limit(state.pages.memory());
         let limit = self.step_pages(reason);
-        scan.restart_periodically(now, state.retries.stuck_count());
+        scan.restart_periodically(now, state.space.retries.stuck_count());
         let filter = *scan;
         let free = |state: &CacheState, key: &PageKey| {
             let held = state.pages.is_blocked(key);
-            !held && !filter.skips(&state.retries, WriteBackItem::Page(*key), now)
+            !held && !filter.skips(&state.space.retries, WriteBackItem::Page(*key), now)
         };
         let mut pages = BTreeSet::new();
         // False once the batch is full.
@@ -674,7 +674,7 @@ impl WriteBack {
         };
         let distance = NEIGHBOUR_PAGES.min(limit as u64 / 2);
         let mut reached_newest = true;
-        if crowded && !self.shared.buffer_is_half_full() && reason == WriteBackReason::Due {
+        if crowded && !state.log.is_half_full() && reason == WriteBackReason::Due {
             let mut looks = state.pages.queued().min(LOOKS_MAX);
             let mut runs = DELTA_RUNS;
             while let Some(key) = state.pages.least_recently_written(&mut looks) {
@@ -707,13 +707,14 @@ impl WriteBack {
         now: Duration,
     ) -> Option<WriteBackBatch> {
         let mut state = self.shared.state();
-        if state.syncs.any_waiting_for_store() {
+        let CacheState { pages: table, log, .. } = &mut *state;
+        if log.syncs.any_waiting_for_store() {
             // Some syncs may wait only for pages that were logged or punched meanwhile.
-            self.committer.complete_store_waits(&mut state, &[]);
+            log.complete_store_waits(table, &[]);
             self.shared.wake(BackgroundTask::Commit);
         }
         let is_left_to_syncs = now < cursor.bypass_not_before
-            && state.syncs.any_log_only(now)
+            && state.log.syncs.any_log_only(now)
             && self.admission.bypassed_pages_can_wait(&state);
         if is_left_to_syncs || !self.admission.bypassed_pages_need_write_back(&state) {
             return None;
@@ -740,7 +741,7 @@ impl WriteBack {
             }
         }
         let is_stuck = |key: &PageKey| {
-            state.pages.is_blocked(key) || scan.skips(&state.retries, WriteBackItem::Page(*key), now)
+            state.pages.is_blocked(key) || scan.skips(&state.space.retries, WriteBackItem::Page(*key), now)
         };
         pages.retain(|key| !is_stuck(key));
         let pages: Vec<PageKey> = pages.into_iter().collect();
@@ -769,7 +770,7 @@ impl WriteBack {
         let pages = pages.collect();
         let free = |&(object, punch): &(ObjectId, PendingPunch)| {
             let held = state.pages.range_ops().blocks_change(object, punch.lsn);
-            !held && !scan.skips(&state.retries, WriteBackItem::Punch(object, punch.lsn), now)
+            !held && !scan.skips(&state.space.retries, WriteBackItem::Punch(object, punch.lsn), now)
         };
         let mut frozen = FrozenBatch { pages, punches: state.pages.punches().filter(free).collect() };
         frozen.sort();
@@ -787,26 +788,32 @@ impl WriteBack {
         let outcome = self.commit_up_to(newest).and_then(|()| Ok(self.store_frozen(&frozen)?));
 
         let mut state = self.shared.state();
-        self.end_write_back(&mut state, &frozen, outcome.as_ref().ok());
+        let CacheState { pages, log, space, counters, .. } = &mut *state;
+        self.end_write_back(&frozen, outcome.as_ref().ok(), pages, log, space);
         let refused = match outcome {
             Ok(stored) => {
-                state.counters.fetched_for_write_back += stored.pages_read;
+                counters.fetched_for_write_back += stored.pages_read;
                 stored.refused
             }
             Err(error) => {
-                state.counters.write_back_errors += 1;
+                counters.write_back_errors += 1;
                 return Err(error);
             }
         };
-        if refused.len() < frozen.len() {
-            state.retries.note_success();
-        }
-        self.forget_stored(&mut state, &frozen, &refused);
+        // Stored items need the buffer no more.
+        let is_stored = |index: &usize| !refused.contains_key(index);
+        let punches = frozen.punches.iter().enumerate().filter(|(index, _)| is_stored(index));
+        let punches =
+            punches.map(|(_, (object, punch))| pages.forget_punch(*object, punch.lsn)).count() as u64;
+        counters.punches_stored += punches;
+        counters.pages_stored += (frozen.len() - refused.len()) as u64 - punches;
+        space.note_stored((0..frozen.len()).filter(is_stored).map(|index| frozen.item(index)));
+        log.release_groups(pages, space);
         state.evict(self.shared.settings());
         // Admits under the same hold of the lock. Another thread that admitted them might lose its processor
         // before it told them; meanwhile this one would make more space, and have more cleaned, for nothing.
         let mut completions = DeferredCompletions::default();
-        self.admission.admit_waiting(&mut state, &mut completions);
+        self.admission.admit_waiting(state.for_admission(), &mut completions);
         drop(state);
         completions.deliver();
         self.shared.wake(BackgroundTask::Commit);
@@ -816,23 +823,28 @@ impl WriteBack {
 
     /// Makes frozen pages dirty again: they will not be written back.
     pub(crate) fn abandon(&self, frozen: &FrozenBatch) {
-        self.end_write_back(&mut self.shared.state(), frozen, None);
+        let CacheState { pages, log, space, .. } = &mut *self.shared.state();
+        self.end_write_back(frozen, None, pages, log, space);
     }
 
     /// Ends the write-back of frozen pages: stored pages become clean, the others dirty again.
-    fn end_write_back(&self, state: &mut CacheState, frozen: &FrozenBatch, stored: Option<&StoreOutcome>) {
+    fn end_write_back(
+        &self,
+        frozen: &FrozenBatch,
+        stored: Option<&StoreOutcome>,
+        pages: &mut PageTable,
+        log: &mut CacheLog,
+        space: &CacheSpace,
+    ) {
         let mut spare = 0;
         let mut done = Vec::new();
-        if stored.is_some() && frozen.pages.iter().any(|page| state.pages.is_unlogged(&page.key)) {
-            // From here on, records and replies may rely on the store having these pages.
-            let batch = self.shared.store().data().durable_batch();
-            self.shared.buffer().record_store_batch(batch);
-            state.syncs.note_bypassed_stored(batch);
+        if stored.is_some() && frozen.pages.iter().any(|page| pages.is_unlogged(&page.key)) {
+            log.note_bypassed_stored(self.shared.store().data().durable_batch());
         }
         for (index, page) in (frozen.punches.len()..).zip(&frozen.pages) {
             let is_stored = stored.is_some_and(|stored| !stored.refused.contains_key(&index));
             let whole = stored.and_then(|stored| stored.whole.get(&index));
-            let ended = state.pages.change_page_in_write_back(page.key, page.newest, |entry| {
+            let ended = pages.change_page_in_write_back(page.key, page.newest, |entry| {
                 if is_stored {
                     entry.end_write_back();
                     if let Some(whole) = whole.filter(|_| entry.fetch().is_none()) {
@@ -851,14 +863,12 @@ impl WriteBack {
             let Some(more) = ended else { continue };
             spare += more;
             if is_planted(CacheBug::NewerBytesLostAtMerge) {
-                let dirt = state.pages.change(page.key, CachedPage::take_dirty_state);
+                let dirt = pages.change(page.key, CachedPage::take_dirty_state);
                 spare += u64::from(dirt.is_some_and(|dirt| dirt.reserved));
             }
         }
-        self.shared.store().space().release(spare);
-        if state.syncs.any_waiting_for_store() {
-            self.committer.complete_store_waits(state, &done);
-        }
+        space.release(spare);
+        log.complete_store_waits(pages, &done);
     }
 
     /// Applies a batch as one vector. If that does not fit, the punches go first: they free space, and the
@@ -917,29 +927,6 @@ impl WriteBack {
         applied.apply_rest(store, &apply, vector)
     }
 
-    /// Stored items need the buffer no more: drops them, and releases groups.
-    fn forget_stored(
-        &self,
-        state: &mut CacheState,
-        frozen: &FrozenBatch,
-        refused: &BTreeMap<usize, StoreError>,
-    ) {
-        let mut punches = 0;
-        let is_stored = |index: &usize| !refused.contains_key(index);
-        (0..frozen.len()).filter(is_stored).for_each(|index| state.retries.forget(frozen.item(index)));
-        for (index, (object, punch)) in frozen.punches.iter().enumerate() {
-            if !is_stored(&index) {
-                continue;
-            }
-            punches += 1;
-            state.pages.forget_punch(*object, punch.lsn);
-        }
-        state.counters.punches_stored += punches;
-        state.counters.pages_stored += (frozen.len() - refused.len()) as u64 - punches;
-        state.admission.note_possible_space();
-        self.committer.release_groups(state);
-    }
-
     /// Admits operations if there is space by now. If nothing is written back, they get the error after a
     /// while.
     pub(crate) fn wake_waiters(&self, progress: StepProgress) {
@@ -948,9 +935,9 @@ impl WriteBack {
         let now = self.shared.now();
         let patience = self.shared.settings().store_patience;
         let worked = progress == StepProgress::Worked;
-        let is_waiting = state.admission.is_waiting() || state.admission.is_waiting_to_bypass();
-        if is_waiting && (worked || state.retries.no_space_error(now, patience).is_some()) {
-            self.admission.admit_waiting(&mut state, &mut completions);
+        let is_waiting = state.space.admission.is_waiting() || state.space.admission.is_waiting_to_bypass();
+        if is_waiting && (worked || state.space.retries.no_space_error(now, patience).is_some()) {
+            self.admission.admit_waiting(state.for_admission(), &mut completions);
         }
         drop(state);
         completions.deliver();

@@ -26,6 +26,7 @@ mod shipped {
     pub(crate) mod dirty_scan;
     pub(crate) mod error;
     pub(crate) mod locks;
+    pub(crate) mod log;
     pub(crate) mod maintenance;
     pub(crate) mod page;
     pub(crate) mod page_table;
@@ -39,10 +40,12 @@ mod shipped {
     pub(crate) mod reservation_estimate;
     pub(crate) mod retry;
     pub(crate) mod settings;
+    pub(crate) mod space;
     pub(crate) mod state;
     pub(crate) mod status;
     pub(crate) mod store_plan;
     pub(crate) mod stream_detector;
+    pub(crate) mod sync_queue;
     pub(crate) mod task;
     pub(crate) mod transact;
     pub(crate) mod volumes;
@@ -51,8 +54,10 @@ mod shipped {
 use shipped::*;
 
 // Re-exports as in `src/lib.rs`.
+use crate::admission::SpaceReservation;
 use crate::cache::Cache;
 use crate::change::{ObjectChange, TransactionCost};
+use crate::error::CacheError;
 use crate::settings::CacheSettings;
 use crate::task::{BackgroundTask, CacheCompletion, StepProgress};
 
@@ -135,8 +140,8 @@ type Ask = fn(&Cache, CacheCompletion<()>);
 /// Wrong: a client that finds another at work relies on the other's commit, which may have begun before.
 fn left_to_the_other(cache: &Cache, then: CacheCompletion<()>) {
     let mut state = cache.parts.shared.state();
-    let target = state.syncs.target(cache.parts.shared.buffer().appended_lsn());
-    let alone = state.syncs.park(target, then);
+    let target = state.log.syncs.target(cache.parts.shared.buffer().appended_lsn());
+    let alone = state.log.syncs.park(target, then);
     drop(state);
     if alone {
         let _ = cache.parts.committer.commit_now();
@@ -146,13 +151,13 @@ fn left_to_the_other(cache: &Cache, then: CacheCompletion<()>) {
 /// Wrong: whichever commit ends next completes the waiting syncs, even one that began before their changes.
 fn told_by_any_commit(cache: &Cache, then: CacheCompletion<()>) {
     let mut state = cache.parts.shared.state();
-    if let Some(why) = state.failed().cloned() {
+    if let Some(why) = state.log.failed().cloned() {
         drop(state);
         return then(Err(why.into()));
     }
-    let target = state.syncs.target(Lsn(0));
-    state.syncs.park(target, then);
-    let stopping = state.is_stopping();
+    let target = state.log.syncs.target(Lsn(0));
+    state.log.syncs.park(target, then);
+    let stopping = state.log.is_stopping();
     drop(state);
     cache.parts.shared.wake(BackgroundTask::Commit);
     if stopping {
@@ -244,4 +249,78 @@ fn a_sync_that_is_left_to_another_waits_for_ever_in_some_order() {
 fn a_sync_that_any_commit_answers_is_answered_too_early_in_some_order() {
     let found = failure(|| clients_and_a_committer(told_by_any_commit));
     assert!(found.contains("told that it is durable, and it is not"), "{found}");
+}
+
+/// How an operation that was admitted gives back its space.
+type GiveBack = fn(&Cache, SpaceReservation);
+
+/// It changes something small, and needs nothing more.
+fn by_applying(cache: &Cache, mut reservation: SpaceReservation) {
+    let change = ObjectChange::Write { object: VolumeId::MAIN.object(1, 1), offset: 0, bytes: b"w" };
+    cache.apply(&mut reservation, &[change]).expect("its space was reserved");
+}
+
+/// It changes nothing.
+fn by_dropping(_: &Cache, reservation: SpaceReservation) {
+    drop(reservation);
+}
+
+/// Wrong: nobody is woken to admit those that wait.
+fn in_silence(cache: &Cache, mut reservation: SpaceReservation) {
+    reservation.release_unused(&mut cache.parts.shared.state());
+}
+
+/// Admitted operations have reserved all of the buffer. One gives its space back while another client makes a
+/// transaction, which has to wait for that space if it comes first.
+fn one_waits_for_the_space_of_another(give_back: GiveBack) {
+    static BYTES: [u8; 4096] = [b'w'; 4096];
+    let [store, buffer] = FORMATTED.each_ref().map(|disk| disk.fork(&PowerSupply::new(), 7));
+    let store = Arc::new(Store::open(store).expect("an empty store"));
+    let clock = Arc::new(Ticking(AtomicU64::new(0)));
+    let cache = Cache::open(store, buffer, clock, CacheSettings::default()).expect("an empty buffer");
+    let change = ObjectChange::Write { object: VolumeId::MAIN.object(2, 1), offset: 0, bytes: &BYTES };
+    let cost = TransactionCost::of(&[change]);
+    let each = ::buffer::footprint(cost.records, cost.bytes);
+    let kept = cache.buffer().capacity_bytes() / 32 * 5;
+    let (sender, admitted) = mpsc::channel();
+    for _ in 0..(cache.buffer().free_bytes() - kept) / each {
+        let sender = sender.clone();
+        // Of the buffer alone: the store has no space for so many pages.
+        let of_buffer = TransactionCost { pages: 0, run: 0, ..cost };
+        cache.admit(of_buffer, Box::new(move |outcome| drop(sender.send(outcome.expect("an empty buffer")))));
+    }
+    assert_eq!(cache.status().parked_admissions, 0);
+    let mut reservations: Vec<_> = std::iter::from_fn(|| admitted.try_recv().ok()).collect();
+    let stopping = Arc::new(AtomicBool::new(false));
+    let committer = {
+        let cache = cache.clone();
+        let stopping = stopping.clone();
+        thread::spawn(move || committer(&cache, &stopping))
+    };
+    let client = {
+        let cache = cache.clone();
+        thread::spawn(move || {
+            let (sender, answer) = mpsc::channel();
+            let done = move |outcome: Result<Lsn, CacheError>| drop(sender.send(outcome));
+            cache.transact(cost, move |tx| tx.apply(&[change]), done);
+            answer.recv().expect("an answer").expect("space");
+        })
+    };
+    give_back(&cache, reservations.pop().expect("space for one"));
+    client.join().unwrap();
+    stopping.store(true, Ordering::SeqCst);
+    cache.stop();
+    committer.join().unwrap();
+}
+
+#[test]
+fn a_transaction_that_waits_gets_the_space_of_one_that_applies_less_or_nothing() {
+    check(|| one_waits_for_the_space_of_another(by_applying));
+    check(|| one_waits_for_the_space_of_another(by_dropping));
+}
+
+#[test]
+fn a_transaction_waits_for_ever_in_some_order_where_nobody_is_woken() {
+    let found = failure(|| one_waits_for_the_space_of_another(in_silence));
+    assert!(found.contains("deadlock"), "{found}");
 }

@@ -52,7 +52,7 @@ impl Fetcher {
         let held = pieces_in_memory(&mut state.pages, object, offset, len);
         state.counters.reads_at_once += u64::from(held.is_some());
         let passage = ReadSpan { object, range: offset..offset + len as u64, end };
-        let more = !state.is_stopping()
+        let more = !state.log.is_stopping()
             && state.reads.note_read(&passage, held.is_some(), self.read_ahead_bytes_max());
         drop(state);
         let is_held = held.is_some();
@@ -70,7 +70,7 @@ impl Fetcher {
 
     pub(crate) fn fetch_ahead(&self, objects: &[(ObjectId, u64)]) {
         let mut state = self.shared.state();
-        if state.is_stopping() {
+        if state.log.is_stopping() {
             return;
         }
         let bytes_max = self.read_ahead_bytes_max();
@@ -104,14 +104,14 @@ impl Fetcher {
     pub(crate) fn step(&self) -> StepProgress {
         let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
-        let failed = state.failed().cloned();
+        let failed = state.log.failed().cloned();
         let patience = self.shared.settings().store_patience;
-        let given_up = state.retries.stall_error(self.shared.now(), patience).cloned();
-        let given_up = given_up.filter(|error| state.admission.may_tell(error));
+        let given_up = state.space.retries.stall_error(self.shared.now(), patience).cloned();
+        let given_up = given_up.filter(|error| state.space.admission.may_tell(error));
         if failed.is_some() || given_up.is_some() {
             state.seeks.unblock();
         }
-        let CacheState { pages, reads, retries, admission, .. } = &mut *state;
+        let CacheState { pages, reads, space, .. } = &mut *state;
         let mut retried = reads.retry_ready(pages, &mut completions);
         let fetches = reads.begin_fetches(pages);
         reads.fail_blocked(pages, |pages, key| match &failed {
@@ -119,8 +119,9 @@ impl Fetcher {
             Some(why) => Some(CacheError::ReadOnly { why: why.clone() }),
             None => {
                 let hiding = pages.range_ops().read_blocked_by(key.object, key.page);
-                let stuck = hiding.and_then(|lsn| retries.range_op_error(pages.range_ops(), lsn, patience));
-                stuck.filter(|error| admission.may_tell(error)).or(given_up.clone())
+                let stuck =
+                    hiding.and_then(|lsn| space.retries.range_op_error(pages.range_ops(), lsn, patience));
+                stuck.filter(|error| space.admission.may_tell(error)).or(given_up.clone())
             }
         });
         retried |= reads.retry_ready(pages, &mut completions);

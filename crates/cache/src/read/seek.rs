@@ -8,7 +8,8 @@
 use crate::error::CacheError;
 use crate::page_table::{PageTable, PendingPunch};
 use crate::range_ops::PendingRangeOp;
-use crate::state::{CacheShared, CacheState};
+use crate::space::CacheSpace;
+use crate::state::CacheShared;
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions};
 use device::{Lsn, ObjectId, PageNo};
 use std::collections::{BTreeSet, VecDeque};
@@ -152,18 +153,16 @@ impl MemoryView {
 
 /// Why the range operations of an object cannot be stored, if so and if a reader may be told.
 fn why_blocked(
-    state: &CacheState,
+    pages: &PageTable,
+    space: &CacheSpace,
     object: ObjectId,
     patience: Duration,
     given_up: Option<CacheError>,
 ) -> Option<CacheError> {
-    if let Some(why) = state.failed() {
-        return Some(CacheError::ReadOnly { why: why.clone() });
-    }
-    let about = state.pages.range_ops().touching(object);
-    let why =
-        |one: &PendingRangeOp| state.retries.range_op_error(state.pages.range_ops(), one.op.lsn, patience);
-    about.filter_map(why).next().or(given_up).filter(|error| state.admission.may_tell(error))
+    let transfers = pages.range_ops();
+    let why = |one: &PendingRangeOp| space.retries.range_op_error(transfers, one.op.lsn, patience);
+    let found = transfers.touching(object).find_map(why).or(given_up);
+    found.filter(|error| space.admission.may_tell(error))
 }
 
 /// The first page of `looked` that is wanted, where `data` are its data pages.
@@ -213,7 +212,7 @@ impl SeekWorker {
 
     fn queue(&self, seek: PendingSeek) {
         let mut state = self.shared.state();
-        if state.is_stopping() {
+        if state.log.is_stopping() {
             drop(state);
             return seek.answer(Err(CacheError::Stopping));
         }
@@ -236,8 +235,10 @@ impl SeekWorker {
                 return true;
             }
             let patience = self.shared.settings().store_patience;
-            let given_up = state.retries.stall_error(self.shared.now(), patience).cloned();
-            match why_blocked(&state, seek.object, patience, given_up) {
+            let given_up = state.space.retries.stall_error(self.shared.now(), patience).cloned();
+            let failed = state.log.ensure_works().err();
+            let blocked = || why_blocked(&state.pages, &state.space, seek.object, patience, given_up);
+            match failed.or_else(blocked) {
                 Some(why) => {
                     drop(state);
                     seek.answer(Err(why));
@@ -254,7 +255,7 @@ impl SeekWorker {
         state.seeks.busy = false;
         let goes_on = matches!(found, Ok(None)) && !seek.left.is_empty();
         let gives_up = goes_on && seek.is_one_step();
-        let found = if goes_on && state.is_stopping() { Err(CacheError::Stopping) } else { found };
+        let found = if goes_on && state.log.is_stopping() { Err(CacheError::Stopping) } else { found };
         let answered = if goes_on && !gives_up && found.is_ok() {
             state.seeks.queue.push_back(seek);
             None
@@ -296,24 +297,30 @@ mod tests {
     use crate::range_ops::RangeOp;
     use crate::retry::WriteBackItem;
     use buffer::{GroupNo, LogRecord};
-    use device::{PageTransfer, VolumeId};
-    use store::StoreError;
+    use device::{Device, PageTransfer, StoreId, VolumeId};
+    use sim_disk::{PowerSupply, SimDisk};
+    use store::{Store, StoreError, StoreLayout};
 
     #[test]
     fn seek_is_not_told_of_a_full_store_while_space_is_being_made() {
+        let disk: Arc<dyn Device> = SimDisk::new("store", 4096, &PowerSupply::new(), 1);
+        Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(16) })
+            .expect("large enough");
+        let store = Store::open(disk).expect("a new store");
         let target = VolumeId::MAIN.object(6, 1);
         let transfer = PageTransfer::whole_object(VolumeId::MAIN.object(5, 1), target);
         let op = RangeOp::of(&LogRecord::Clone(transfer), Lsn(1)).expect("a clone");
         let patience = Duration::from_secs(30);
-        let mut state = CacheState::default();
-        state.pages.begin_range_op(PendingRangeOp::new(op, GroupNo(1), Duration::ZERO, false));
-        state.retries.back_off(WriteBackItem::of(&op), StoreError::Full, Duration::ZERO);
-        state.retries.back_off(WriteBackItem::of(&op), StoreError::Full, patience);
-        let told = |state: &CacheState| why_blocked(state, target, patience, None);
-        assert!(told(&state).is_some_and(|error| error.is_full()), "nothing is done about it");
-        state.admission.ask_for_space();
-        assert!(told(&state).is_none(), "space is being made");
-        state.admission.note_attempt_ended(true);
-        assert!(told(&state).is_some_and(|error| error.is_full()), "the attempt was in vain");
+        let mut pages = PageTable::default();
+        let mut space = CacheSpace::new(Arc::new(store));
+        pages.begin_range_op(PendingRangeOp::new(op, GroupNo(1), Duration::ZERO, false));
+        space.retries.back_off(WriteBackItem::of(&op), StoreError::Full, Duration::ZERO);
+        space.retries.back_off(WriteBackItem::of(&op), StoreError::Full, patience);
+        let told = |space: &CacheSpace| why_blocked(&pages, space, target, patience, None);
+        assert!(told(&space).is_some_and(|error| error.is_full()), "nothing is done about it");
+        space.admission.ask_for_space();
+        assert!(told(&space).is_none(), "space is being made");
+        space.admission.note_attempt_ended(true);
+        assert!(told(&space).is_some_and(|error| error.is_full()), "the attempt was in vain");
     }
 }

@@ -1,8 +1,9 @@
 //! Reads many ranges of an object at once, in the caller's thread. The pages do not stay in memory.
 
 use crate::error::CacheError;
-use crate::page_table::{PageKey, pages_of};
+use crate::page_table::{PageKey, PageTable, pages_of};
 use crate::state::{CacheShared, CacheState};
+use crate::status::CacheCounters;
 use device::{ObjectId, PageNo};
 use std::ops::Range;
 use store::{PageResult, StoreError};
@@ -26,7 +27,8 @@ pub(crate) fn read_all_now(
     shared.store_io().data().read_in_device_order(&pages, &mut |index, found| {
         let (number, start, range) = pieces[index].clone();
         let key = PageKey { object, page: pages[index].1 };
-        let copied = copy_page(&mut shared.state(), key, start, found, &mut bytes[number][range]);
+        let CacheState { pages, counters, .. } = &mut *shared.state();
+        let copied = copy_page(pages, counters, key, start, found, &mut bytes[number][range]);
         if outcome.is_ok() {
             outcome = copied;
         }
@@ -38,24 +40,25 @@ pub(crate) fn read_all_now(
 /// Copies a part of a page, from `start` on, into zeros. The store's bytes come first, unless a newer punch
 /// removed them; the bytes in memory overwrite them.
 fn copy_page(
-    state: &mut CacheState,
+    pages: &PageTable,
+    counters: &mut CacheCounters,
     key: PageKey,
     start: usize,
     found: PageResult<'_>,
     into: &mut [u8],
 ) -> Result<(), StoreError> {
-    let entry = state.pages.get(&key);
+    let entry = pages.get(&key);
     if let Some(entry) = entry.filter(|entry| entry.covers(start..start + into.len())) {
         entry.read(start, into);
         return Ok(());
     }
     if let Some((page, page_lsn)) = found?
-        && state.pages.newest_punch_of(key).is_none_or(|punch| page_lsn >= punch)
+        && pages.newest_punch_of(key).is_none_or(|punch| page_lsn >= punch)
     {
-        state.counters.fetched_for_reads += 1;
+        counters.fetched_for_reads += 1;
         into.copy_from_slice(&page.0[start..start + into.len()]);
     }
-    if let Some(delta) = state.pages.get(&key).and_then(|entry| entry.patch()) {
+    if let Some(delta) = pages.get(&key).and_then(|entry| entry.patch()) {
         delta.read(start, into);
     }
     Ok(())
