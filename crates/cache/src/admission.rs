@@ -10,6 +10,7 @@ use crate::page_table::PageTable;
 use crate::space::{CacheSpace, ReservedSpace};
 use crate::state::{CacheShared, CacheState};
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions};
+use request::RequestClass;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use store::StoreError;
@@ -25,10 +26,12 @@ const PUNCHES_MAX: usize = 512;
 /// [`CacheSpace`](crate::space::CacheSpace).
 #[derive(Default)]
 pub(crate) struct AdmissionQueue {
-    waiting: VecDeque<WaitingOperation>,
-    /// Bypassing operations that wait for earlier bypassed pages to be stored. Later bypassing operations
-    /// queue behind them; all others pass.
-    waiting_to_bypass: VecDeque<WaitingOperation>,
+    /// Critical ones, which go before all others.
+    critical: VecDeque<WaitingOperation>,
+    background: VecDeque<WaitingOperation>,
+    /// Operations that wait for earlier bypassed pages to be stored. Later ones of their kind queue behind
+    /// them; all others pass.
+    to_bypass: VecDeque<WaitingOperation>,
     /// An operation waits for space in the store, or write-back found none: cleaning is worth while.
     wants_space: bool,
     /// The last attempt gained no space, and nothing has changed since.
@@ -49,9 +52,17 @@ struct WaitingOperation {
 /// The answer to an operation that asks for space.
 pub(crate) enum AdmissionDecision {
     Admit(ReservedSpace),
-    Wait,
-    WaitToBypass,
+    Wait(AdmissionWait),
     Refuse(CacheError),
+}
+
+/// What an operation waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AdmissionWait {
+    /// For space in the buffer, in memory or in the store.
+    ForSpace,
+    /// For earlier bypassed pages to be stored.
+    ToBypass,
 }
 
 /// Permission to apply one transaction within its cost. Dropping it releases what was not used.
@@ -94,23 +105,41 @@ impl Drop for SpaceReservation {
 impl AdmissionQueue {
     /// Whether an operation waits for space. Those that wait to bypass do not count.
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        self.is_critical_waiting() || !self.background.is_empty()
     }
 
-    /// Whether an operation must wait behind others. Operations that free space pass all of them; changes of
-    /// names pass while the others wait for space in the store.
-    fn must_queue(&self, claim: SpaceClaim) -> bool {
-        let passes = match claim {
+    /// Whether a critical operation waits for space.
+    pub(crate) fn is_critical_waiting(&self) -> bool {
+        !self.critical.is_empty()
+    }
+
+    /// Whether an operation must wait behind others. Operations that free space pass all of them, critical
+    /// ones pass background ones, and changes of names pass while the others wait for space in the store.
+    fn must_queue(&self, cost: &TransactionCost) -> bool {
+        let passes = match cost.claim {
             SpaceClaim::Data => false,
             SpaceClaim::Names => self.wants_space || self.cannot_gain_space,
             SpaceClaim::Frees => true,
         };
-        self.is_waiting() && !passes
+        let is_behind = match cost.origin.class {
+            RequestClass::Critical => self.is_critical_waiting(),
+            RequestClass::Background => self.is_waiting(),
+        };
+        is_behind && !passes
+    }
+
+    /// The queue for a decision that lets an operation of this class wait.
+    fn queue_of(&mut self, wait: AdmissionWait, class: RequestClass) -> &mut VecDeque<WaitingOperation> {
+        match (wait, class) {
+            (AdmissionWait::ToBypass, _) => &mut self.to_bypass,
+            (AdmissionWait::ForSpace, RequestClass::Critical) => &mut self.critical,
+            (AdmissionWait::ForSpace, RequestClass::Background) => &mut self.background,
+        }
     }
 
     /// Whether a bypassing operation waits.
     pub(crate) fn is_waiting_to_bypass(&self) -> bool {
-        !self.waiting_to_bypass.is_empty()
+        !self.to_bypass.is_empty()
     }
 
     /// Whether any operation waits.
@@ -120,7 +149,7 @@ impl AdmissionQueue {
 
     /// Number of waiting operations.
     pub(crate) fn waiting_count(&self) -> u64 {
-        (self.waiting.len() + self.waiting_to_bypass.len()) as u64
+        (self.critical.len() + self.background.len() + self.to_bypass.len()) as u64
     }
 
     /// Whether cleaning is worth while: an operation waits for space in the store, or write-back found none.
@@ -157,19 +186,17 @@ impl AdmissionQueue {
         self.cannot_gain_space = false;
     }
 
-    fn park(&mut self, operation: WaitingOperation) {
+    fn park(&mut self, wait: AdmissionWait, operation: WaitingOperation) {
         self.parked += 1;
-        self.waiting.push_back(operation);
-    }
-
-    fn park_to_bypass(&mut self, operation: WaitingOperation) {
-        self.parked += 1;
-        self.waiting_to_bypass.push_back(operation);
+        self.queue_of(wait, operation.cost.origin.class).push_back(operation);
     }
 
     /// Fails all waiting operations: nothing can change any more.
     pub(crate) fn refuse_all(&mut self, error: &CacheError, completions: &mut DeferredCompletions) {
-        for WaitingOperation { then, .. } in self.waiting.drain(..).chain(self.waiting_to_bypass.drain(..)) {
+        let AdmissionQueue { critical, background, to_bypass, .. } = self;
+        for WaitingOperation { then, .. } in
+            critical.drain(..).chain(background.drain(..)).chain(to_bypass.drain(..))
+        {
             let error = error.clone();
             completions.push(move || then(Err(error)));
         }
@@ -207,10 +234,10 @@ impl AdmissionControl {
         cost: &TransactionCost,
     ) -> AdmissionDecision {
         let queue = &view.space.admission;
-        if cost.bypass_pages > 0 && queue.is_waiting_to_bypass() {
-            AdmissionDecision::WaitToBypass
-        } else if queue.must_queue(cost.claim) {
-            AdmissionDecision::Wait
+        if queue.is_waiting_to_bypass() && self.must_bypass(cost) {
+            AdmissionDecision::Wait(AdmissionWait::ToBypass)
+        } else if queue.must_queue(cost) {
+            AdmissionDecision::Wait(AdmissionWait::ForSpace)
         } else {
             self.decide(view, cost)
         }
@@ -228,22 +255,19 @@ impl AdmissionControl {
         let decision = self.decide_new(&mut state.for_admission(), &cost);
         let cleaned = || self.shared.store().counters().pages_cleaned;
         match decision {
-            AdmissionDecision::Wait => {
-                let operation = WaitingOperation { cost, then, cleaned_before: cleaned() };
-                state.space.release_spare();
-                // Groups that were released, but not yet durably, may be all that is missing.
-                state.log.syncs.ask_for_commit();
-                state.space.admission.park(operation);
-                drop(state);
-                self.shared.wake(BackgroundTask::Commit);
-                self.shared.wake(BackgroundTask::WriteBack);
-                self.shared.wake(BackgroundTask::Checkpoint);
-            }
-            AdmissionDecision::WaitToBypass => {
-                let operation = WaitingOperation { cost, then, cleaned_before: cleaned() };
-                state.space.admission.park_to_bypass(operation);
+            AdmissionDecision::Wait(wait) => {
+                state.space.admission.park(wait, WaitingOperation { cost, then, cleaned_before: cleaned() });
+                if wait == AdmissionWait::ForSpace {
+                    state.space.release_spare();
+                    // Groups that were released, but not yet durably, may be all that is missing.
+                    state.log.syncs.ask_for_commit();
+                }
                 drop(state);
                 self.shared.wake(BackgroundTask::WriteBack);
+                if wait == AdmissionWait::ForSpace {
+                    self.shared.wake(BackgroundTask::Commit);
+                    self.shared.wake(BackgroundTask::Checkpoint);
+                }
             }
             AdmissionDecision::Admit(space) => {
                 let reservation = self.reservation(&mut state.space, space);
@@ -259,22 +283,29 @@ impl AdmissionControl {
 
     /// Admits waiting operations, in order, as far as there is space.
     pub(crate) fn admit_waiting(&self, mut view: AdmissionView<'_>, completions: &mut DeferredCompletions) {
-        while let Some(first) = view.space.admission.waiting.pop_front() {
-            match self.decide(&mut view, &first.cost) {
-                AdmissionDecision::Wait => return view.space.admission.waiting.push_front(first),
-                AdmissionDecision::WaitToBypass => view.space.admission.waiting_to_bypass.push_back(first),
-                AdmissionDecision::Admit(space) => self.complete(&mut view, first, Ok(space), completions),
-                AdmissionDecision::Refuse(error) => self.complete(&mut view, first, Err(error), completions),
-            }
-        }
-        while let Some(first) = view.space.admission.waiting_to_bypass.pop_front() {
-            match self.decide(&mut view, &first.cost) {
-                AdmissionDecision::Wait => return view.space.admission.waiting.push_back(first),
-                AdmissionDecision::WaitToBypass => {
-                    return view.space.admission.waiting_to_bypass.push_front(first);
-                }
-                AdmissionDecision::Admit(space) => self.complete(&mut view, first, Ok(space), completions),
-                AdmissionDecision::Refuse(error) => self.complete(&mut view, first, Err(error), completions),
+        let queues = [
+            (AdmissionWait::ForSpace, RequestClass::Critical),
+            (AdmissionWait::ForSpace, RequestClass::Background),
+            (AdmissionWait::ToBypass, RequestClass::Background),
+        ];
+        for (waits, class) in queues {
+            while let Some(first) = view.space.admission.queue_of(waits, class).pop_front() {
+                let outcome = match self.decide(&mut view, &first.cost) {
+                    AdmissionDecision::Admit(space) => Ok(space),
+                    AdmissionDecision::Refuse(error) => Err(error),
+                    AdmissionDecision::Wait(wait) => {
+                        let queue = view.space.admission.queue_of(wait, first.cost.origin.class);
+                        if wait == waits {
+                            return queue.push_front(first);
+                        }
+                        queue.push_back(first);
+                        match wait {
+                            AdmissionWait::ForSpace => return,
+                            AdmissionWait::ToBypass => continue,
+                        }
+                    }
+                };
+                self.complete(&mut view, first, outcome, completions);
             }
         }
     }
@@ -311,27 +342,33 @@ impl AdmissionControl {
             return AdmissionDecision::Refuse(CacheError::TooBig { bytes: record_bytes, limit });
         }
         let unlogged = pages.unlogged() as u64;
-        // A write that has no space to bypass even alone is written like any other.
-        let may_bypass = cost.bypass_pages > 0 && bypass::has_space_for(buffer, cost.bypass_pages, 0);
-        let bypass_pages = if may_bypass { cost.bypass_pages } else { 0 };
-        if may_bypass
-            && (!bypass::has_space_for(buffer, bypass_pages, unlogged + space.booked_bypass_pages())
-                || self.shared.bypassed_age(pages) >= BypassedAge::Due)
-        {
-            return AdmissionDecision::WaitToBypass;
+        let mut bypass_pages = cost.bypass_pages;
+        if bypass_pages > 0 {
+            let others = unlogged + space.booked_bypass_pages();
+            let has_space = bypass::has_space_for(buffer, bypass_pages, others)
+                && self.shared.bypassed_age(pages) < BypassedAge::Due;
+            // A write that has no space to bypass even alone is written like any other.
+            if !has_space && self.must_bypass(cost) && bypass::has_space_for(buffer, bypass_pages, 0) {
+                return AdmissionDecision::Wait(AdmissionWait::ToBypass);
+            }
+            if !has_space {
+                bypass_pages = 0;
+            }
         }
         let buffer_bytes = record_bytes + bypass::reserved_bytes(bypass_pages);
         // Log space that an operation leaves; relogging leaves 2/32.
-        let thirty_seconds = match cost.claim {
-            SpaceClaim::Data => 5,
-            SpaceClaim::Names => 4,
-            SpaceClaim::Frees => 2,
+        let thirty_seconds = match (cost.claim, cost.origin.class) {
+            (SpaceClaim::Frees, _) => 2,
+            (_, RequestClass::Background) => 11,
+            (SpaceClaim::Names, _) => 4,
+            (SpaceClaim::Data, _) => 5,
         };
         let kept = buffer.capacity_bytes() / 32 * thirty_seconds;
         let free = buffer.free_bytes().saturating_sub(log.reserved_bytes(pages, space));
-        let crowded = cost.claim < SpaceClaim::Frees && self.shared.settings().is_over_limit(pages.memory());
+        let crowded = cost.claim < SpaceClaim::Frees
+            && self.shared.settings().is_over_limit(pages.memory(), cost.origin.class);
         if buffer.open_bytes() > UNWRITTEN_BYTES_MAX {
-            return AdmissionDecision::Wait;
+            return AdmissionDecision::Wait(AdmissionWait::ForSpace);
         }
         if free < buffer_bytes + kept || crowded {
             return self.decide_without_write_back(space, cost.claim);
@@ -341,7 +378,7 @@ impl AdmissionControl {
             Ok(reserved) => AdmissionDecision::Admit(reserved),
             Err(error) if error.is_full() && !space.admission.cannot_gain_space => {
                 space.admission.wants_space = true;
-                AdmissionDecision::Wait
+                AdmissionDecision::Wait(AdmissionWait::ForSpace)
             }
             Err(error) => AdmissionDecision::Refuse(error.into()),
         }
@@ -355,10 +392,18 @@ impl AdmissionControl {
             return AdmissionDecision::Refuse(StoreError::Full.into());
         }
         if admission.wants_space {
-            return AdmissionDecision::Wait;
+            return AdmissionDecision::Wait(AdmissionWait::ForSpace);
         }
         let error = retries.no_space_error(self.shared.now(), self.shared.settings().store_patience);
-        error.map_or(AdmissionDecision::Wait, |error| AdmissionDecision::Refuse(error.clone()))
+        error.map_or(AdmissionDecision::Wait(AdmissionWait::ForSpace), |error| {
+            AdmissionDecision::Refuse(error.clone())
+        })
+    }
+
+    /// Whether an operation waits rather than have whole pages logged, which fill the buffer.
+    fn must_bypass(&self, cost: &TransactionCost) -> bool {
+        let is_logged = || cost.origin.class == RequestClass::Critical && self.shared.follows_classes();
+        cost.bypass_pages > 0 && !is_logged()
     }
 
     /// Whether pages must be written back so that no operation has to wait.

@@ -12,10 +12,10 @@ use crate::record_applier::{LazyNow, RecordApplier, RecordEffects};
 use crate::space::ReservedSpace;
 use crate::state::{CacheShared, CacheState};
 use crate::stream_detector::StreamDetector;
-use crate::sync::Ordering;
 use crate::task::BackgroundTask;
 use buffer::LogRecord;
 use device::Lsn;
+use request::Origin;
 use std::sync::Arc;
 use store::StoreError;
 
@@ -48,10 +48,11 @@ impl TransactionApplier {
     pub(crate) fn apply_at_once(
         &self,
         claim: SpaceClaim,
+        origin: Origin,
         changes: &[ObjectChange<'_>],
     ) -> Result<AppliedAtOnce, CacheError> {
         ensure_sensible(changes)?;
-        let mut cost = TransactionCost { claim, ..TransactionCost::of(changes) };
+        let mut cost = TransactionCost { claim, origin, ..TransactionCost::of(changes) };
         let mut state = self.shared.state();
         if cost.bypass_pages > 0 && !self.note_stream_writes(&mut state.streams, changes) {
             cost.bypass_pages = 0;
@@ -59,7 +60,7 @@ impl TransactionApplier {
         let mut reserved = match self.admission.decide_new(&mut state.for_admission(), &cost) {
             AdmissionDecision::Admit(reserved) => reserved,
             AdmissionDecision::Refuse(error) => return Err(error),
-            AdmissionDecision::Wait | AdmissionDecision::WaitToBypass => {
+            AdmissionDecision::Wait(_) => {
                 return Ok(AppliedAtOnce::MustWait { bypass_pages: cost.bypass_pages });
             }
         };
@@ -84,21 +85,19 @@ impl TransactionApplier {
         space.grow(reserved, count, pages)?;
         // If bypassing was switched off since the admission, the pages are logged: one sync after the switch
         // covers all bypassed pages, and no more may follow.
-        let may_bypass = reserved.may_bypass() && self.bypass_after() != u64::MAX;
+        let may_bypass = reserved.may_bypass() && self.shared.bypass_after() != u64::MAX;
         let applied = self.append_and_change(&mut state, reserved, changes, may_bypass);
         let is_awaited = applied.is_ok() && reservation.release_unused(&mut state);
         self.end_apply(state, applied, is_awaited)
     }
 
-    fn bypass_after(&self) -> u64 {
-        self.shared.bypass_after().load(Ordering::Relaxed)
-    }
-
-    /// Notes the transaction's writes of whole pages. Returns whether one belongs to a stream.
+    /// Notes the transaction's writes to files. Returns whether their whole pages may bypass the buffer: one of
+    /// the writes belongs to a stream.
     fn note_stream_writes(&self, streams: &mut StreamDetector, changes: &[ObjectChange<'_>]) -> bool {
-        let after = self.bypass_after();
+        let after = self.shared.bypass_after();
+        let counts_parts = self.shared.follows_classes();
         let mut belongs = false;
-        for change in changes.iter().filter(|change| change.bypassable_pages() > 0) {
+        for change in changes.iter().filter(|change| counts_parts || change.is_of_whole_pages()) {
             let &ObjectChange::FileWrite { object, offset, bytes, .. } = change else { continue };
             belongs |= streams.note_write(object, offset, bytes.len() as u64, after);
         }

@@ -15,12 +15,12 @@ use crate::rescue::{Rescuer, delete_unfinished};
 use crate::settings::{CacheSettings, FetchMode};
 use crate::state::{CacheShared, CacheState};
 use crate::status::{CacheCounters, CacheStatus};
-use crate::sync::Ordering;
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
 use crate::volumes::{VolumeInUse, VolumeManager};
 use crate::write_back::{WriteBack, WriteBackReason};
 use buffer::{Buffer, BufferError, GroupNo};
 use device::{Clock, Device, Incarnation, ObjectId, PageNo};
+use request::Origin;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -173,14 +173,24 @@ impl Cache {
     /// Bytes of a file that must be written in order before its next whole pages
     /// [bypass the buffer](crate::ObjectChange::FileWrite). `u64::MAX`: never.
     pub fn bypass_after(&self) -> u64 {
-        self.parts.shared.bypass_after().load(Ordering::Relaxed)
+        self.parts.shared.bypass_after()
     }
 
     /// Sets [`bypass_after`](Cache::bypass_after) for later writes. Bypassed pages stay so until they are
     /// stored or [synced](Cache::sync); after `u64::MAX` was set, one such sync covers every page that ever
     /// bypassed.
     pub fn set_bypass_after(&self, bytes: u64) {
-        self.parts.shared.bypass_after().store(bytes, Ordering::Relaxed);
+        self.parts.shared.set_bypass_after(bytes);
+    }
+
+    /// Sets [`sync_log_bytes_max`](CacheSettings::sync_log_bytes_max) for later syncs.
+    pub fn set_sync_log_bytes_max(&self, bytes: u64) {
+        self.parts.shared.set_sync_log_bytes_max(bytes);
+    }
+
+    /// Sets [`follows_classes`](CacheSettings::follows_classes) for later writes.
+    pub fn set_follows_classes(&self, follows: bool) {
+        self.parts.shared.set_follows_classes(follows);
     }
 
     /// Reads `len` bytes from `offset` on. Holes read as zeros. At once if the bytes are in memory; otherwise
@@ -254,17 +264,23 @@ impl Cache {
     /// pages [bypassed the buffer](crate::ObjectChange::FileWrite): see
     /// [`sync_log_bytes_max`](CacheSettings::sync_log_bytes_max).
     pub fn sync(&self, then: CacheCompletion<()>) {
-        self.parts.committer.sync(SyncScope::All, then);
+        self.sync_for(Origin::UNMATCHED, SyncScope::All, then);
     }
 
     /// [`sync`](Cache::sync) without the [bypassed](crate::ObjectChange::FileWrite) pages of other objects.
     pub fn sync_object(&self, object: ObjectId, then: CacheCompletion<()>) {
-        self.parts.committer.sync(SyncScope::Object(object), then);
+        self.sync_for(Origin::UNMATCHED, SyncScope::Object(object), then);
     }
 
     /// [`sync`](Cache::sync) without bypassed pages.
     pub fn sync_logged(&self, then: CacheCompletion<()>) {
-        self.parts.committer.sync(SyncScope::Logged, then);
+        self.sync_for(Origin::UNMATCHED, SyncScope::Logged, then);
+    }
+
+    /// [`sync`](Cache::sync) for this origin. Pages that bypassed are logged for a critical one, and stored
+    /// for any other.
+    pub fn sync_for(&self, origin: Origin, scope: SyncScope, then: CacheCompletion<()>) {
+        self.parts.committer.sync(origin, scope, then);
     }
 
     /// Does a bounded piece of background work in the caller's thread.

@@ -4,7 +4,9 @@ use crate::page_table::pages_of;
 use crate::range_ops::{excess_pages, reserved_pages};
 use buffer::{LogRecord, TRANSFER_BYTES};
 use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer};
+use request::Origin;
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// A change of one object, part of an atomic transaction.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +26,8 @@ pub enum ObjectChange<'a> {
     /// what it was or what it became; of pages behind `size`, the first lost one ends the file: see
     /// [`lost_tails`](crate::Cache::lost_tails). A sync of the object, a change of a part of a page, a clone
     /// of it and a [`LogBypassed`](ObjectChange::LogBypassed) log the pages that the store lacks by then.
+    /// With [`follows_classes`](crate::CacheSettings::follows_classes) the whole pages of a write bypass
+    /// though its first or last page is written in part; that page is logged.
     FileWrite {
         /// The object.
         object: ObjectId,
@@ -96,22 +100,35 @@ impl ObjectChange<'_> {
         }
     }
 
-    /// The pages that may bypass the buffer as part of a stream: all if it writes whole pages, else none.
-    pub(crate) fn bypassable_pages(&self) -> u64 {
-        let &ObjectChange::FileWrite { offset, bytes, .. } = self else { return 0 };
+    /// The part of a file's bytes that it writes as whole pages: these may bypass the buffer.
+    fn whole_pages(&self) -> Option<Range<u64>> {
+        let &ObjectChange::FileWrite { offset, bytes, .. } = self else { return None };
         let page = BLOCK_BYTES as u64;
-        let end = offset + bytes.len() as u64;
-        let is_whole_pages = offset.is_multiple_of(page) && end.is_multiple_of(page);
-        if is_whole_pages { (end - offset) / page } else { 0 }
+        let start = offset.next_multiple_of(page);
+        let end = (offset + bytes.len() as u64) / page * page;
+        (start < end).then_some(start..end)
     }
 
-    /// Whether its pages can bypass the buffer now. A crash that takes them must leave no hole in the file.
-    /// So a write that begins behind the end is logged, and so is one across an end that lies within a page.
-    fn can_bypass(&self) -> bool {
-        let &ObjectChange::FileWrite { offset, bytes, size, .. } = self else { return false };
+    /// The number of pages that may bypass the buffer.
+    pub(crate) fn bypassable_pages(&self) -> u64 {
+        self.whole_pages().map_or(0, |bytes| (bytes.end - bytes.start) / BLOCK_BYTES as u64)
+    }
+
+    /// Whether it writes whole pages of a file, and nothing else, as streams do.
+    pub(crate) fn is_of_whole_pages(&self) -> bool {
+        let &ObjectChange::FileWrite { bytes, .. } = self else { return false };
+        self.whole_pages().is_some_and(|whole| whole.end - whole.start == bytes.len() as u64)
+    }
+
+    /// The bytes that can bypass the buffer now. A crash that takes them must leave no hole in the file. So
+    /// all pages of a write that begins behind the end are logged, and so are those of one with the end
+    /// within a page that would bypass.
+    fn bypassing_bytes(&self) -> Option<Range<u64>> {
+        let &ObjectChange::FileWrite { offset, size, .. } = self else { return None };
+        let whole = self.whole_pages()?;
         let has_no_hole = offset <= size
-            && (offset + bytes.len() as u64 <= size || size.is_multiple_of(BLOCK_BYTES as u64));
-        self.bypassable_pages() > 0 && has_no_hole
+            && (whole.end <= size || size <= whole.start || size.is_multiple_of(BLOCK_BYTES as u64));
+        has_no_hole.then_some(whole)
     }
 
     /// Whether a clone or a move has pages, and a target outside its source.
@@ -147,7 +164,7 @@ pub enum SpaceClaim {
 }
 
 /// The most that a transaction may need. Reserved only for a transaction that waits or applies later.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransactionCost {
     /// Pages that it may make dirty.
     pub pages: u64,
@@ -162,12 +179,21 @@ pub struct TransactionCost {
     /// The number of these pages that may bypass the buffer: see [`FileWrite`](ObjectChange::FileWrite).
     /// `bytes` and `records` count them as if they were logged.
     pub bypass_pages: u64,
+    /// Who asks. Critical operations go before others, and leave less of the buffer free.
+    pub origin: Origin,
 }
 
 impl TransactionCost {
     /// Nothing.
-    pub const NONE: TransactionCost =
-        TransactionCost { pages: 0, bytes: 0, records: 0, claim: SpaceClaim::Data, run: 0, bypass_pages: 0 };
+    pub const NONE: TransactionCost = TransactionCost {
+        pages: 0,
+        bytes: 0,
+        records: 0,
+        claim: SpaceClaim::Data,
+        run: 0,
+        bypass_pages: 0,
+        origin: Origin::UNMATCHED,
+    };
 
     /// The cost of `changes`.
     pub fn of(changes: &[ObjectChange<'_>]) -> TransactionCost {
@@ -207,32 +233,29 @@ impl<'a> TransactionRecords<'a> {
         let records = &mut made.records;
         for change in changes {
             match *change {
-                ObjectChange::FileWrite { object, offset, bytes, size }
-                    if may_bypass && change.can_bypass() =>
-                {
+                ObjectChange::FileWrite { object, offset, bytes, size } => {
+                    let end = offset + bytes.len() as u64;
+                    let bypassing = change.bypassing_bytes().filter(|_| may_bypass).unwrap_or(end..end);
+                    let part = |range: &Range<u64>| {
+                        &bytes[(range.start - offset) as usize..(range.end - offset) as usize]
+                    };
+                    write_records(object, offset, part(&(offset..bypassing.start)), records);
                     // Two records: a crash that takes the pages behind the old end takes the growth with
                     // them.
-                    let within = bytes.len().min(size.saturating_sub(offset) as usize);
-                    let (within, behind) = bytes.split_at(within);
-                    for (offset, bytes, extends_file) in [(offset, within, false), (size, behind, true)] {
-                        if !bytes.is_empty() {
-                            let from = PageNo::of(offset);
-                            let to = PageNo::of(offset + bytes.len() as u64);
+                    let old_end = size.clamp(bypassing.start, bypassing.end);
+                    for (range, extends_file) in
+                        [(bypassing.start..old_end, false), (old_end..bypassing.end, true)]
+                    {
+                        if !range.is_empty() {
+                            let (from, to) = (PageNo::of(range.start), PageNo::of(range.end));
                             records.push(LogRecord::Bypassed { object, from, to, extends_file });
-                            made.bypassing.push(bytes);
+                            made.bypassing.push(part(&range));
                         }
                     }
+                    write_records(object, bypassing.end, part(&(bypassing.end..end)), records);
                 }
-                ObjectChange::Write { object, offset, bytes }
-                | ObjectChange::FileWrite { object, offset, bytes, .. } => {
-                    for (page, start, range) in pages_of(offset, bytes.len()) {
-                        records.push(LogRecord::Write {
-                            object,
-                            page,
-                            start: start as u16,
-                            bytes: &bytes[range],
-                        });
-                    }
+                ObjectChange::Write { object, offset, bytes } => {
+                    write_records(object, offset, bytes, records);
                 }
                 ObjectChange::LogBypassed { .. } => {}
                 ObjectChange::Zero { object, offset, len } => zero_records(object, offset, len, records),
@@ -242,6 +265,18 @@ impl<'a> TransactionRecords<'a> {
             }
         }
         made
+    }
+}
+
+/// A record for each page.
+fn write_records<'a>(
+    object: ObjectId,
+    offset: u64,
+    bytes: &'a [u8],
+    records: &mut SmallVec<[LogRecord<'a>; 4]>,
+) {
+    for (page, start, range) in pages_of(offset, bytes.len()) {
+        records.push(LogRecord::Write { object, page, start: start as u16, bytes: &bytes[range] });
     }
 }
 

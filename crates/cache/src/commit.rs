@@ -11,6 +11,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
 use buffer::{BufferError, GROUP_BYTES};
 use device::{BLOCK_BYTES, Lsn, ObjectId};
+use request::{Origin, RequestClass};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +22,10 @@ const LATE_LOG_PAGES_MAX: usize = 1024;
 
 /// The changes that a sync covers.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum SyncScope {
-    /// Everything that is logged.
+pub enum SyncScope {
+    /// All but pages that [bypassed](crate::ObjectChange::FileWrite) the buffer.
     Logged,
-    /// Everything that is logged, and the bypassed pages of one object.
+    /// All but pages of other objects that bypassed the buffer.
     Object(ObjectId),
     /// Everything.
     All,
@@ -64,15 +65,15 @@ impl Committer {
     }
 
     /// Completes `then` when what `scope` covers is durable.
-    pub(crate) fn sync(&self, scope: SyncScope, then: CacheCompletion<()>) {
+    pub(crate) fn sync(&self, origin: Origin, scope: SyncScope, then: CacheCompletion<()>) {
         let mut state = self.shared.state();
         state.counters.syncs += 1;
         let CacheState { pages, log, .. } = &mut *state;
         if log.failed().is_none() {
-            match self.log_for_sync(scope, pages, log) {
+            match self.log_for_sync(origin.class, scope, pages, log) {
                 Ok(awaited) if awaited.is_empty() => {}
                 Ok(awaited) => {
-                    log.syncs.park_for_store(awaited, then);
+                    log.syncs.park_for_store(origin, awaited, then);
                     drop(state);
                     return self.shared.wake(BackgroundTask::WriteBack);
                 }
@@ -88,7 +89,7 @@ impl Committer {
             drop(state);
             return then(Ok(()));
         }
-        let alone = log.syncs.park(target, then);
+        let alone = log.syncs.park(origin, target, then);
         let quick = alone && self.commit_time.is_below(self.shared.settings().commit_inline_below);
         // A cache that stops may have no committer any more.
         let commits_here = quick || log.is_stopping();
@@ -105,6 +106,7 @@ impl Committer {
     /// store instead.
     fn log_for_sync(
         &self,
+        class: RequestClass,
         scope: SyncScope,
         pages: &mut PageTable,
         log: &mut CacheLog,
@@ -119,12 +121,14 @@ impl Committer {
         let unlogged: BTreeMap<PageKey, Lsn> =
             keys.filter_map(|key| Some((key, pages.get(&key)?.newest()?))).collect();
         if unlogged.is_empty() {
-            log.syncs.note_log_only_sync(self.shared.now());
+            if class == RequestClass::Critical {
+                log.syncs.note_log_only_sync(self.shared.now());
+            }
             return Ok(unlogged);
         }
         let bytes = (unlogged.len() * BLOCK_BYTES) as u64;
         // A cache that stops may have no thread any more that stores them.
-        if bytes > self.shared.settings().sync_log_bytes_max && !log.is_stopping() {
+        if bytes > self.shared.sync_log_bytes_max(class) && !log.is_stopping() {
             return Ok(unlogged);
         }
         log.log_bypassed(pages, unlogged.into_keys())?;

@@ -42,6 +42,7 @@ mod write_back;
 pub use admission::SpaceReservation;
 pub use cache::Cache;
 pub use change::{ObjectChange, SpaceClaim, TransactionCost};
+pub use commit::SyncScope;
 pub use delta::PageDelta;
 pub use error::CacheError;
 #[cfg(feature = "planted-bugs")]

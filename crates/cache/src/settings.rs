@@ -1,6 +1,7 @@
 //! Limits and ages.
 
 use crate::page_table::PageMemory;
+use request::RequestClass;
 use std::time::Duration;
 
 /// When and how pages are fetched (*Non-blocking Writes to Files*, section 4).
@@ -50,6 +51,9 @@ pub struct CacheSettings {
     /// Bypassed bytes of an object that a sync logs, because that takes less time than storing them. For
     /// more, the sync waits for the store.
     pub sync_log_bytes_max: u64,
+    /// Whether a critical write is logged rather than wait until earlier bypassed pages are stored, and
+    /// whether the whole pages of a write bypass the buffer though its first or last page is written in part.
+    pub follows_classes: bool,
     /// The buffer is given up: changes to it go nowhere, and nothing that is stored now counts as what the
     /// buffer should have.
     pub buffer_is_given_up: bool,
@@ -58,9 +62,13 @@ pub struct CacheSettings {
 }
 
 impl CacheSettings {
-    /// Whether dirty memory is over one of its limits: writers wait.
-    pub(crate) fn is_over_limit(&self, memory: &PageMemory) -> bool {
-        memory.dirty > self.dirty_bytes_max || memory.deltas > self.delta_bytes_max
+    /// Whether dirty memory is over one of its limits: writers wait. Background writers wait at four fifths.
+    pub(crate) fn is_over_limit(&self, memory: &PageMemory, class: RequestClass) -> bool {
+        let limit = |bytes: u64| match class {
+            RequestClass::Critical => bytes,
+            RequestClass::Background => bytes / 5 * 4,
+        };
+        memory.dirty > limit(self.dirty_bytes_max) || memory.deltas > limit(self.delta_bytes_max)
     }
 
     /// Whether dirty memory is over half of one of its limits: pages are to be written back.
@@ -91,6 +99,7 @@ impl CacheSettings {
             commit_inline_below: Duration::from_micros(50),
             bypass_after: u64::MAX,
             sync_log_bytes_max: u64::MAX,
+            follows_classes: false,
             buffer_is_given_up: false,
             // 256 MiB: anything faster than a single disk reads that in about a second.
             checkpoint_blocks: 65536,

@@ -16,6 +16,7 @@ use crate::stream_detector::StreamDetector;
 use crate::sync::{AtomicU64, Condvar, Ordering};
 use crate::task::BackgroundTask;
 use buffer::Buffer;
+use request::RequestClass;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +30,10 @@ pub(crate) struct CacheShared {
     settings: CacheSettings,
     /// See [`CacheSettings::bypass_after`], the initial value.
     bypass_after: AtomicU64,
+    /// See [`CacheSettings::sync_log_bytes_max`], the initial value.
+    sync_log_bytes_max: AtomicU64,
+    /// See [`CacheSettings::follows_classes`], the initial value. 0 or 1.
+    follows_classes: AtomicU64,
     store_io_for_syncs: AtomicU64,
     state: OrderedMutex<CacheState>,
     work: [Condvar; BackgroundTask::ALL.len()],
@@ -120,6 +125,8 @@ impl CacheShared {
             buffer,
             clock,
             bypass_after: AtomicU64::new(settings.bypass_after),
+            sync_log_bytes_max: AtomicU64::new(settings.sync_log_bytes_max),
+            follows_classes: AtomicU64::new(settings.follows_classes.into()),
             settings,
             store_io_for_syncs: AtomicU64::new(0),
             state: OrderedMutex::new(CacheLock::State, state),
@@ -202,8 +209,34 @@ impl CacheShared {
         &self.settings
     }
 
-    pub(crate) fn bypass_after(&self) -> &AtomicU64 {
-        &self.bypass_after
+    /// See [`CacheSettings::bypass_after`].
+    pub(crate) fn bypass_after(&self) -> u64 {
+        self.bypass_after.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_bypass_after(&self, bytes: u64) {
+        self.bypass_after.store(bytes, Ordering::Relaxed);
+    }
+
+    /// See [`CacheSettings::sync_log_bytes_max`]. What a background sync needs is not logged for it.
+    pub(crate) fn sync_log_bytes_max(&self, class: RequestClass) -> u64 {
+        match class {
+            RequestClass::Critical => self.sync_log_bytes_max.load(Ordering::Relaxed),
+            RequestClass::Background => 0,
+        }
+    }
+
+    /// See [`CacheSettings::follows_classes`].
+    pub(crate) fn follows_classes(&self) -> bool {
+        self.follows_classes.load(Ordering::Relaxed) != 0
+    }
+
+    pub(crate) fn set_follows_classes(&self, follows: bool) {
+        self.follows_classes.store(follows.into(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_sync_log_bytes_max(&self, bytes: u64) {
+        self.sync_log_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
     /// Refuses write-back after the buffer failed. A volume that a rescue has begun would lack what is

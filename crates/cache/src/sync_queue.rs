@@ -5,6 +5,7 @@ use crate::page_table::{PageKey, PageTable};
 use crate::task::{CacheCompletion, DeferredCompletions};
 use buffer::{Buffer, BufferError, GroupNo};
 use device::Lsn;
+use request::{Origin, RequestClass};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -15,14 +16,13 @@ const SYNC_LOOP_GAP_MAX: Duration = Duration::from_millis(5);
 /// a crash.
 #[derive(Default)]
 pub(crate) struct SyncQueue {
-    waiting: VecDeque<(SyncTarget, CacheCompletion<()>)>,
-    /// Syncs that wait for the store to have bypassed pages, each at least as of the given change.
-    waiting_for_store: Vec<(BTreeMap<PageKey, Lsn>, CacheCompletion<()>)>,
+    waiting: VecDeque<WaitingSync>,
+    waiting_for_store: Vec<StoreWait>,
     /// The newest group with a bypassed page that was logged late.
     last_relogged_group: GroupNo,
     /// The store's newest batch with bypassed pages. Syncs rely on it where the log only names the pages.
     bypassed_store_batch: u64,
-    /// When the last sync was asked for that needs nothing but the log.
+    /// When the last critical sync was asked for that needs nothing but the log.
     last_log_only_sync: Option<Duration>,
     /// When the oldest change was made that is not durable.
     uncommitted_since: Option<Duration>,
@@ -30,6 +30,23 @@ pub(crate) struct SyncQueue {
     commit_wanted: bool,
     /// Number of commits in progress.
     committing: u32,
+}
+
+/// A sync that waits for a commit.
+struct WaitingSync {
+    origin: Origin,
+    target: SyncTarget,
+    /// It has waited for the store before.
+    waited_for_store: bool,
+    then: CacheCompletion<()>,
+}
+
+/// A sync that waits for the store to have bypassed pages.
+struct StoreWait {
+    origin: Origin,
+    /// The pages, each at least as of the given change.
+    wanted: BTreeMap<PageKey, Lsn>,
+    then: CacheCompletion<()>,
 }
 
 /// Changes and pages that must be durable for a sync.
@@ -40,8 +57,6 @@ pub(crate) struct SyncTarget {
     group: GroupNo,
     /// The buffer must name this batch of the store. Otherwise recovery would not miss it.
     store_batch: u64,
-    /// The sync has waited for the store before.
-    waited_for_store: bool,
 }
 
 impl SyncTarget {
@@ -69,27 +84,31 @@ impl SyncQueue {
         self.uncommitted_since.get_or_insert_with(now);
     }
 
-    /// Notes a sync that needs nothing but the log.
+    /// Notes a critical sync that needs nothing but the log.
     pub(crate) fn note_log_only_sync(&mut self, now: Duration) {
         self.last_log_only_sync = Some(now);
     }
 
     /// The target of a sync of everything up to a change, and of what was logged late or stored by now.
     pub(crate) fn target(&self, newest: Lsn) -> SyncTarget {
-        let store_batch = self.bypassed_store_batch;
-        SyncTarget { newest, group: self.last_relogged_group, store_batch, waited_for_store: false }
+        SyncTarget { newest, group: self.last_relogged_group, store_batch: self.bypassed_store_batch }
     }
 
     /// Keeps `then` until `target` is durable. Returns true if no other thread waits or commits.
-    pub(crate) fn park(&mut self, target: SyncTarget, then: CacheCompletion<()>) -> bool {
+    pub(crate) fn park(&mut self, origin: Origin, target: SyncTarget, then: CacheCompletion<()>) -> bool {
         let alone = self.committing == 0 && self.waiting.is_empty();
-        self.waiting.push_back((target, then));
+        self.waiting.push_back(WaitingSync { origin, target, waited_for_store: false, then });
         alone
     }
 
-    /// Keeps `then` until the store has these pages, each at least as of the given change.
-    pub(crate) fn park_for_store(&mut self, pages: BTreeMap<PageKey, Lsn>, then: CacheCompletion<()>) {
-        self.waiting_for_store.push((pages, then));
+    /// Keeps `then` until the store has the wanted pages, each at least as of the given change.
+    pub(crate) fn park_for_store(
+        &mut self,
+        origin: Origin,
+        wanted: BTreeMap<PageKey, Lsn>,
+        then: CacheCompletion<()>,
+    ) {
+        self.waiting_for_store.push(StoreWait { origin, wanted, then });
     }
 
     /// Number of waiting syncs.
@@ -102,9 +121,10 @@ impl SyncQueue {
         !self.waiting_for_store.is_empty()
     }
 
-    /// Whether clients sync that need nothing but the log.
-    pub(crate) fn any_log_only(&self, now: Duration) -> bool {
-        let needs_nothing_else = |(target, _): &(SyncTarget, _)| !target.waited_for_store;
+    /// Whether critical syncs are made that need nothing but the log.
+    pub(crate) fn any_critical_log_only(&self, now: Duration) -> bool {
+        let needs_nothing_else =
+            |sync: &WaitingSync| !sync.waited_for_store && sync.origin.class == RequestClass::Critical;
         self.waiting.iter().any(needs_nothing_else)
             || self.last_log_only_sync.is_some_and(|last| now < last + SYNC_LOOP_GAP_MAX)
     }
@@ -127,7 +147,7 @@ impl SyncQueue {
     /// Updates syncs that wait for the store: pages were stored as of these changes, logged, or removed.
     /// Syncs that wait for no more pages need a commit of everything up to `newest`.
     pub(crate) fn complete_store_waits(&mut self, newest: Lsn, pages: &PageTable, stored: &[(PageKey, Lsn)]) {
-        for (wanted, _) in &mut self.waiting_for_store {
+        for StoreWait { wanted, .. } in &mut self.waiting_for_store {
             for (key, lsn) in stored {
                 if wanted.get(key).is_some_and(|wanted| wanted <= lsn) {
                     wanted.remove(key);
@@ -135,11 +155,13 @@ impl SyncQueue {
             }
             wanted.retain(|key, _| pages.is_unlogged(key));
         }
-        let target = SyncTarget { waited_for_store: true, ..self.target(newest) };
-        let done = self.waiting_for_store.extract_if(.., |(wanted, _)| wanted.is_empty());
-        let before = self.waiting.len();
-        self.waiting.extend(done.map(|(_, then)| (target, then)));
-        self.commit_wanted |= self.waiting.len() > before;
+        let target = self.target(newest);
+        for StoreWait { origin, then, .. } in
+            self.waiting_for_store.extract_if(.., |wait| wait.wanted.is_empty())
+        {
+            self.waiting.push_back(WaitingSync { origin, target, waited_for_store: true, then });
+            self.commit_wanted = true;
+        }
     }
 
     /// Until [`end_commit`](SyncQueue::end_commit), a sync does not commit in its own thread.
@@ -163,8 +185,8 @@ impl SyncQueue {
         begun: Duration,
         completions: &mut DeferredCompletions,
     ) {
-        while let Some((_, then)) = self.waiting.pop_front_if(|(target, _)| target.is_durable(buffer)) {
-            completions.push(move || then(Ok(())));
+        while let Some(sync) = self.waiting.pop_front_if(|sync| sync.target.is_durable(buffer)) {
+            completions.push(move || (sync.then)(Ok(())));
         }
         // Every change is durable, and so are late-logged pages, and the name of the store's batch.
         let is_committed = self.target(buffer.appended_lsn()).is_durable(buffer);
@@ -173,8 +195,8 @@ impl SyncQueue {
 
     /// Fails all syncs: the buffer failed.
     pub(crate) fn fail_all(&mut self, why: &BufferError, completions: &mut DeferredCompletions) {
-        let for_store = self.waiting_for_store.drain(..).map(|(_, then)| then);
-        for then in self.waiting.drain(..).map(|(_, then)| then).chain(for_store) {
+        let for_store = self.waiting_for_store.drain(..).map(|wait| wait.then);
+        for then in self.waiting.drain(..).map(|sync| sync.then).chain(for_store) {
             let error = CacheError::from(why.clone());
             completions.push(move || then(Err(error)));
         }

@@ -48,7 +48,7 @@ impl CacheTransaction<'_> {
             self.waits_for = Some(wait);
             return Err(CacheError::MustWait);
         }
-        match self.parts.applier.apply_at_once(self.cost.claim, changes)? {
+        match self.parts.applier.apply_at_once(self.cost.claim, self.cost.origin, changes)? {
             AppliedAtOnce::Applied(lsn) => Ok(lsn),
             AppliedAtOnce::MustWait { bypass_pages } => {
                 self.cost.bypass_pages = bypass_pages;

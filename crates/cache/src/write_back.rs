@@ -269,7 +269,7 @@ impl WriteBack {
             StepProgress::Idle
         };
         let mut batch = None;
-        if cursor.last_batch_bypassed || reason != WriteBackReason::Due {
+        if cursor.last_batch_bypassed || reason != WriteBackReason::Due || self.critical_needs_log_space() {
             let found = self.choose_pages(reason, scan, now);
             // A batch without pages (they are stuck, or only punches are due) does not go before bypassed
             // pages.
@@ -315,6 +315,14 @@ impl WriteBack {
             let _ = self.shared.store_io().data().merge_due_deltas();
         }
         Ok(StepProgress::Worked)
+    }
+
+    /// Whether a critical operation waits for space that logged pages take.
+    fn critical_needs_log_space(&self) -> bool {
+        let state = self.shared.state();
+        self.shared.follows_classes()
+            && state.space.admission.is_critical_waiting()
+            && self.admission.bypassed_pages_can_wait(&state)
     }
 
     /// Nothing could be written back: pauses.
@@ -714,7 +722,7 @@ impl WriteBack {
             self.shared.wake(BackgroundTask::Commit);
         }
         let is_left_to_syncs = now < cursor.bypass_not_before
-            && state.log.syncs.any_log_only(now)
+            && state.log.syncs.any_critical_log_only(now)
             && self.admission.bypassed_pages_can_wait(&state);
         if is_left_to_syncs || !self.admission.bypassed_pages_need_write_back(&state) {
             return None;

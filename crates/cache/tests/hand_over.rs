@@ -64,6 +64,7 @@ use crate::task::{BackgroundTask, CacheCompletion, StepProgress};
 use ::buffer::Buffer;
 use ::store::{Store, StoreLayout};
 use device::{Clock, Lsn, StoreId, VolumeId};
+use request::Origin;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -141,7 +142,7 @@ type Ask = fn(&Cache, CacheCompletion<()>);
 fn left_to_the_other(cache: &Cache, then: CacheCompletion<()>) {
     let mut state = cache.parts.shared.state();
     let target = state.log.syncs.target(cache.parts.shared.buffer().appended_lsn());
-    let alone = state.log.syncs.park(target, then);
+    let alone = state.log.syncs.park(Origin::UNMATCHED, target, then);
     drop(state);
     if alone {
         let _ = cache.parts.committer.commit_now();
@@ -156,7 +157,7 @@ fn told_by_any_commit(cache: &Cache, then: CacheCompletion<()>) {
         return then(Err(why.into()));
     }
     let target = state.log.syncs.target(Lsn(0));
-    state.log.syncs.park(target, then);
+    state.log.syncs.park(Origin::UNMATCHED, target, then);
     let stopping = state.log.is_stopping();
     drop(state);
     cache.parts.shared.wake(BackgroundTask::Commit);

@@ -5,6 +5,7 @@ mod bypass;
 mod bypass_prefix;
 mod bypass_trouble;
 mod bypassed_age;
+mod classes;
 mod common;
 mod lost_tails;
 mod media;

@@ -1,0 +1,148 @@
+//! Classes of requests: what is logged for whom, and who goes first.
+
+use crate::common::plain::Machine;
+use cache::{BackgroundTask, Cache, CacheError, ObjectChange, SyncScope, TransactionCost};
+use device::{BLOCK_BYTES, ObjectId, PageNo, VolumeId};
+use request::{Origin, RequestClass};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
+const LOG: ObjectId = VolumeId::MAIN.object(6, 1);
+const CRITICAL: Origin = Origin::UNMATCHED;
+const BACKGROUND: Origin = Origin { class: RequestClass::Background, ..Origin::UNMATCHED };
+const PAGE: u64 = BLOCK_BYTES as u64;
+
+/// Whole pages bypass the buffer, as under a policy.
+fn open(machine: &Machine) -> Cache {
+    let cache = machine.open();
+    cache.set_follows_classes(true);
+    cache
+}
+
+fn crash(machine: &Machine, cache: Cache) -> Cache {
+    drop(cache);
+    machine.crash();
+    open(machine)
+}
+
+/// Makes a change, unless it has to wait.
+fn change_at_once(cache: &Cache, origin: Origin, change: ObjectChange<'_>) -> Option<Result<(), CacheError>> {
+    let cost = TransactionCost { origin, ..TransactionCost::of(&[change]) };
+    cache.try_transact(cost, |tx| tx.apply(&[change]).map(drop))
+}
+
+/// Whole pages, which bypass the buffer.
+fn pages_of(object: ObjectId, offset: u64, bytes: &[u8]) -> ObjectChange<'_> {
+    ObjectChange::FileWrite { object, offset, bytes, size: 1 << 30 }
+}
+
+/// A part of a page, which is logged.
+fn part_of(object: ObjectId, page: u64, bytes: &[u8]) -> ObjectChange<'_> {
+    ObjectChange::Write { object, offset: page * PAGE, bytes }
+}
+
+fn is_synced(cache: &Cache, origin: Origin, object: ObjectId) -> Arc<AtomicBool> {
+    let synced = Arc::new(AtomicBool::new(false));
+    let told = synced.clone();
+    let then =
+        Box::new(move |outcome: Result<(), CacheError>| told.store(outcome.is_ok(), Ordering::Relaxed));
+    cache.sync_for(origin, SyncScope::Object(object), then);
+    synced
+}
+
+#[test]
+fn a_critical_sync_is_logged_and_a_background_one_waits_for_the_store() {
+    let machine = Machine::new(1);
+    let cache = open(&machine);
+    for object in [FILE, LOG] {
+        change_at_once(&cache, BACKGROUND, pages_of(object, 0, &[2; 2 * BLOCK_BYTES]))
+            .expect("space")
+            .unwrap();
+    }
+    let of_background = is_synced(&cache, BACKGROUND, FILE);
+    let of_critical = is_synced(&cache, CRITICAL, LOG);
+    cache.step(BackgroundTask::Commit);
+    assert_eq!(cache.status().counters.pages_logged_late, 2, "those of the critical sync");
+    assert!(of_critical.load(Ordering::Relaxed) && !of_background.load(Ordering::Relaxed));
+    cache.step(BackgroundTask::WriteBack);
+    cache.step(BackgroundTask::Commit);
+    assert!(of_background.load(Ordering::Relaxed));
+    assert_eq!(cache.status().counters.pages_logged_late, 2);
+    let cache = crash(&machine, cache);
+    for object in [FILE, LOG] {
+        assert_eq!(cache.read_now(object, 0, 2 * BLOCK_BYTES).unwrap(), [2; 2 * BLOCK_BYTES]);
+    }
+}
+
+#[test]
+fn background_changes_leave_space_to_critical_ones_which_pass_them() {
+    let machine = Machine::new(2);
+    let cache = open(&machine);
+    let bytes = [1; 2048];
+    let mut page = 0;
+    while change_at_once(&cache, BACKGROUND, part_of(FILE, page, &bytes)).is_some() {
+        page += 1;
+    }
+    let capacity = cache.buffer().capacity_bytes();
+    let free = cache.buffer().free_bytes();
+    assert!((capacity * 3 / 10..capacity * 4 / 10).contains(&free), "{free} of {capacity}");
+    let answered = Arc::new(AtomicBool::new(false));
+    let answer = answered.clone();
+    let change = part_of(FILE, page, &[1; 2048]);
+    let cost = TransactionCost { origin: BACKGROUND, ..TransactionCost::of(&[change]) };
+    let done = move |outcome: Result<_, CacheError>| answer.store(outcome.is_ok(), Ordering::Relaxed);
+    cache.transact(cost, |tx| tx.apply(&[part_of(FILE, 9999, &[1; 2048])]), done);
+    assert_eq!(cache.status().parked_admissions, 1);
+    change_at_once(&cache, CRITICAL, part_of(LOG, 0, &bytes)).expect("it goes first").unwrap();
+    assert!(!answered.load(Ordering::Relaxed));
+    for _ in 0..100 {
+        for task in BackgroundTask::ALL {
+            cache.step(task);
+        }
+    }
+    assert!(answered.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_critical_write_is_logged_where_a_background_one_waits_to_bypass() {
+    let machine = Machine::new(3);
+    let cache = open(&machine);
+    let bytes = [3; 16 * BLOCK_BYTES];
+    let mut offset = 0;
+    while change_at_once(&cache, BACKGROUND, pages_of(FILE, offset, &bytes)).is_some() {
+        offset += bytes.len() as u64;
+    }
+    let before = cache.status().counters.pages_bypassed;
+    assert!(before > 0);
+    change_at_once(&cache, CRITICAL, pages_of(LOG, 0, &bytes)).expect("it is logged").unwrap();
+    assert_eq!(cache.status().counters.pages_bypassed, before);
+    assert_eq!(cache.status().parked_admissions, 0);
+}
+
+#[test]
+fn the_ends_of_an_unaligned_write_are_logged_and_the_pages_between_bypass() {
+    let machine = Machine::new(4);
+    let cache = open(&machine);
+    let append = |cache: &Cache, offset: u64, byte: u8| {
+        let bytes = vec![byte; 10240];
+        let change = ObjectChange::FileWrite { object: FILE, offset, bytes: &bytes, size: offset };
+        change_at_once(cache, BACKGROUND, change).expect("space").unwrap();
+    };
+    append(&cache, 0, 1);
+    assert_eq!(cache.status().counters.pages_bypassed, 2);
+    machine.sync(&cache).expect("a buffer that works");
+    append(&cache, 10240, 2);
+    assert_eq!(cache.status().counters.pages_bypassed, 4);
+    // A commit without the bypassed pages.
+    machine.wait(&cache, |then| cache.sync_logged(then)).expect("a buffer that works");
+    let cache = crash(&machine, cache);
+    assert_eq!(cache.lost_tails(), [(FILE, PageNo(3))], "the part of page 2 was logged");
+    let kept = cache.read_now(FILE, 0, 12288).unwrap();
+    assert_eq!(kept, [vec![1; 10240], vec![2; 2048]].concat());
+    cache.forget_lost_tail(FILE);
+    append(&cache, 12288, 3);
+    machine.sync(&cache).expect("a buffer that works");
+    let cache = crash(&machine, cache);
+    assert_eq!(cache.read_now(FILE, 12288, 10240).unwrap(), [3; 10240]);
+}
