@@ -195,6 +195,11 @@ impl TransactionCost {
         origin: Origin::UNMATCHED,
     };
 
+    /// The cost of the same transaction of another origin.
+    pub fn by(self, origin: Origin) -> TransactionCost {
+        TransactionCost { origin, ..self }
+    }
+
     /// The cost of `changes`.
     pub fn of(changes: &[ObjectChange<'_>]) -> TransactionCost {
         let mut cost = TransactionCost::NONE;

@@ -33,6 +33,7 @@ fn plus(one: TransactionCost, other: TransactionCost) -> TransactionCost {
         claim: one.claim.max(other.claim),
         run: one.run.max(other.run),
         bypass_pages: one.bypass_pages + other.bypass_pages,
+        origin: one.origin,
     }
 }
 

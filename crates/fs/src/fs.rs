@@ -20,8 +20,9 @@ use crate::types::{
     SetAttributes, SetXattrMode,
 };
 use crate::xattr::{CAPABILITY, XattrChange, XattrKey, XattrOutcome};
-use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, TransactionCost, VolumeInUse};
+use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, SyncScope, TransactionCost, VolumeInUse};
 use device::{BLOCK_BYTES, Clock, Lsn, VolumeId};
+use request::Origin;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -47,6 +48,8 @@ const BACKGROUND_STEPS_MAX: u32 = 1000;
 pub struct Fs {
     core: Arc<FsCore>,
     deferred_frees: Arc<DeferredFrees>,
+    /// Whose operations this handle makes.
+    origin: Origin,
 }
 
 impl Fs {
@@ -95,7 +98,13 @@ impl Fs {
                 Box::new(|_| {}),
             );
         }
-        Ok(Fs { core, deferred_frees: Arc::default() })
+        Ok(Fs { core, deferred_frees: Arc::default(), origin: Origin::UNMATCHED })
+    }
+
+    /// A handle for the operations of `origin`: whether they are critical decides who goes first where
+    /// space is short, and what a sync has logged.
+    pub fn by(&self, origin: Origin) -> Fs {
+        Fs { origin, ..self.clone() }
     }
 
     /// Looks up `name` in the directory `parent`. Does not hold the file.
@@ -147,13 +156,13 @@ impl Fs {
     pub fn set_attributes(&self, ino: Ino, set: SetAttributes, done: FsCompletion<FileAttributes>) {
         let size = self.core.read_state().find_inode(ino).map_or(0, |(_, inode, _)| inode.size());
         let after = set.size.unwrap_or(size);
-        let core = self.core.clone();
+        let fs = self.clone();
         let enter = move |counted: Option<CountedRange>| {
             let change = move |tx: &mut FsTransaction<'_>| {
                 tx.set_removed_pages(counted.clone());
                 tx.set_attributes(ino, &set)
             };
-            core.run_transaction(cost::attributes(after < size), change, done);
+            fs.run(cost::attributes(after < size), change, done);
         };
         if after > 0 && after < size {
             self.core.count_before_removal(ino, after..size.next_multiple_of(BLOCK_BYTES as u64), enter);
@@ -206,7 +215,7 @@ impl Fs {
     ) {
         let name = name.to_vec();
         let cost = cost::make(self.levels(parent), 0);
-        self.core.run_transaction(cost, move |tx| tx.make(caller, parent, &name, new), done);
+        self.run(cost, move |tx| tx.make(caller, parent, &name, new), done);
     }
 
     /// Makes a symbolic link to `target`, of 1 to 4095 bytes.
@@ -220,7 +229,7 @@ impl Fs {
     ) {
         let name = name.to_vec();
         let target = target.to_vec();
-        self.core.run_transaction(
+        self.run(
             cost::make(self.levels(parent), target.len()),
             move |tx| tx.make(caller, parent, &name, NewInode::Symlink { target: &target }),
             done,
@@ -239,11 +248,7 @@ impl Fs {
     /// Gives a file another name.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8], done: FsCompletion<FileAttributes>) {
         let name = name.to_vec();
-        self.core.run_transaction(
-            cost::add(self.levels(parent), 0),
-            move |tx| tx.link(ino, parent, &name),
-            done,
-        );
+        self.run(cost::add(self.levels(parent), 0), move |tx| tx.link(ino, parent, &name), done);
     }
 
     /// Removes a name of a file. The file is deleted with its last name and its last opener.
@@ -253,21 +258,13 @@ impl Fs {
     pub fn unlink(&self, parent: Ino, name: &[u8], done: FsCompletion<()>) {
         let done = if self.was_synced(parent, name) { self.then_sync(done) } else { done };
         let name = name.to_vec();
-        self.core.run_transaction(
-            cost::remove(self.levels(parent)),
-            move |tx| tx.unlink(parent, &name),
-            done,
-        );
+        self.run(cost::remove(self.levels(parent)), move |tx| tx.unlink(parent, &name), done);
     }
 
     /// Removes an empty directory.
     pub fn remove_directory(&self, parent: Ino, name: &[u8], done: FsCompletion<()>) {
         let name = name.to_vec();
-        self.core.run_transaction(
-            cost::remove(self.levels(parent)),
-            move |tx| tx.remove_directory(parent, &name),
-            done,
-        );
+        self.run(cost::remove(self.levels(parent)), move |tx| tx.remove_directory(parent, &name), done);
     }
 
     /// An extended attribute's value, by its whole name.
@@ -333,7 +330,7 @@ impl Fs {
             Ok(XattrOutcome::Grown) => fs.change_xattr(ino, name, change, done),
             Err(error) => done(Err(error)),
         };
-        self.core.run_transaction(cost, work, Box::new(then));
+        self.run(cost, work, Box::new(then));
     }
 
     /// Bytes of all extended attributes, to state a cost. 0 if they cannot be read: the operation reports
@@ -401,6 +398,16 @@ impl Fs {
         (inode.links == 0).then_some((slot, inode))
     }
 
+    /// Runs `work` as one transaction of this handle's origin.
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        cost: TransactionCost,
+        work: impl FnMut(&mut FsTransaction<'_>) -> Result<T, FsError> + Send + 'static,
+        done: FsCompletion<T>,
+    ) {
+        self.core.run_transaction(cost.by(self.origin), work, done);
+    }
+
     /// The state that all handles share, for the methods of `Fs` in other files.
     pub(crate) fn core(&self) -> &Arc<FsCore> {
         &self.core
@@ -413,7 +420,7 @@ impl Fs {
 
     /// A [`write`](Fs::write) of one piece, if it can complete without waiting; else `None`.
     pub fn try_write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Option<Result<(), FsError>> {
-        self.core.try_write(ino, offset, bytes)
+        self.core.try_write(self.origin, ino, offset, bytes)
     }
 
     /// Writes all of `bytes`, at most 64 MiB, at `offset`.
@@ -426,7 +433,7 @@ impl Fs {
             Err(error) => done(Err(error)),
             Ok(_) if bytes.is_empty() => done(Ok(())),
             Ok(_) if bytes.len() > WRITE_BYTES_MAX => done(Err(FsError::Invalid)),
-            Ok(_) => self.core.write_pieces(ino, offset, bytes, done),
+            Ok(_) => self.core.write_pieces(self.origin, ino, offset, bytes, done),
         }
     }
 
@@ -486,7 +493,12 @@ impl Fs {
     /// Completes when every operation that completed before the call is durable. Covers all files, because
     /// all changes are in one order.
     pub fn sync(&self, done: FsCompletion<()>) {
-        self.core.cache.sync(Box::new(move |synced| done(synced.map_err(FsError::from))));
+        self.sync_scope(SyncScope::All, done);
+    }
+
+    fn sync_scope(&self, scope: SyncScope, done: FsCompletion<()>) {
+        let then = Box::new(move |synced: Result<(), CacheError>| done(synced.map_err(FsError::from)));
+        self.core.cache.sync_for(self.origin, scope, then);
     }
 
     /// Like [`sync`](Fs::sync), except for bypassed pages of other files. For a client that syncs one file.
@@ -508,16 +520,12 @@ impl Fs {
         let state = self.core.read_state();
         let object = state.find_inode(ino).map(|(slot, inode, _)| state.data_object(slot, &inode));
         drop(state);
-        let done = Box::new(move |synced: Result<(), CacheError>| done(synced.map_err(FsError::from)));
-        match object {
-            Ok(object) => self.core.cache.sync_object(object, done),
-            Err(_) => self.core.cache.sync(done),
-        }
+        self.sync_scope(object.map_or(SyncScope::All, SyncScope::Object), done);
     }
 
     /// Like [`sync`](Fs::sync), except for bypassed pages. For a client that syncs a directory.
     pub fn sync_names(&self, done: FsCompletion<()>) {
-        self.core.cache.sync_logged(Box::new(move |synced| done(synced.map_err(FsError::from))));
+        self.sync_scope(SyncScope::Logged, done);
     }
 
     fn was_synced(&self, parent: Ino, name: &[u8]) -> bool {
@@ -537,7 +545,7 @@ impl Fs {
 
     /// Waits for space as a write of 1 MiB would, then says whether that write would be admitted.
     pub fn wait_for_write_space(&self, then: impl FnOnce(bool) + Send + 'static) {
-        let cost = file_data::write_cost(0, 1 << 20);
+        let cost = file_data::write_cost(0, 1 << 20).by(self.origin);
         self.core.cache.admit(cost, Box::new(move |admitted| then(admitted.is_ok())));
     }
 
@@ -746,6 +754,7 @@ impl FsCore {
     /// Writes the first piece of `bytes`, then goes on with the rest.
     pub(crate) fn write_pieces(
         self: &Arc<FsCore>,
+        origin: Origin,
         ino: Ino,
         offset: u64,
         mut bytes: Vec<u8>,
@@ -757,10 +766,10 @@ impl FsCore {
         let done = if rest.is_empty() {
             done
         } else {
-            self.write_rest(ino, offset + bytes.len() as u64, rest, done)
+            self.write_rest(origin, ino, offset + bytes.len() as u64, rest, done)
         };
         let core = self.clone();
-        let cost = file_data::write_cost(offset, bytes.len());
+        let cost = file_data::write_cost(offset, bytes.len()).by(origin);
         let write = move |tx: &mut FsTransaction<'_>| core.write_data(tx, ino, offset);
         self.run_with_bytes(bytes, cost, write, done);
     }
@@ -780,6 +789,7 @@ impl FsCore {
     /// is impossible: then [`write_pieces`](FsCore::write_pieces) can.
     pub(crate) fn try_write(
         self: &Arc<FsCore>,
+        origin: Origin,
         ino: Ino,
         offset: u64,
         bytes: &[u8],
@@ -791,13 +801,14 @@ impl FsCore {
         if offset > FILE_BYTES_MAX {
             return Some(Err(FsError::TooLarge));
         }
-        let cost = file_data::write_cost(offset, bytes.len());
+        let cost = file_data::write_cost(offset, bytes.len()).by(origin);
         let write = |tx: &mut FsTransaction<'_>| self.write_data(tx, ino, offset);
         self.cache.try_transact(cost, |into| self.apply_transaction(into, bytes, cost, write))
     }
 
     fn write_rest(
         self: &Arc<FsCore>,
+        origin: Origin,
         ino: Ino,
         offset: u64,
         rest: Vec<u8>,
@@ -805,7 +816,7 @@ impl FsCore {
     ) -> FsCompletion<()> {
         let core = self.clone();
         Box::new(move |written| match written {
-            Ok(()) => core.write_pieces(ino, offset, rest, done),
+            Ok(()) => core.write_pieces(origin, ino, offset, rest, done),
             Err(error) => done(Err(error)),
         })
     }

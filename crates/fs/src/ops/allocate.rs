@@ -172,18 +172,18 @@ impl Fs {
             Err(error) => return done(Err(error)),
         };
         let cost = cost::allocate(what != FallocateMode::Allocate && is_whole_pages(offset, len));
-        let core = self.core().clone();
+        let fs = self.clone();
         if what != FallocateMode::Allocate {
             return self.core().count_before_removal(ino, offset..last.max(offset), move |counted| {
                 let change = move |tx: &mut FsTransaction<'_>| {
                     tx.set_removed_pages(counted.clone());
                     tx.allocate(ino, what, range, size)
                 };
-                core.run_transaction(cost, change, done);
+                fs.run(cost, change, done);
             });
         }
         let change = move |space: Result<(), FsError>| match space {
-            Ok(()) => core.run_transaction(cost, move |tx| tx.allocate(ino, what, range, size), done),
+            Ok(()) => fs.run(cost, move |tx| tx.allocate(ino, what, range, size), done),
             Err(error) => done(Err(error)),
         };
         let space = self.core().cache.store_without_spare().space().now().available();

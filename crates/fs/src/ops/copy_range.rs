@@ -111,7 +111,7 @@ impl Fs {
         match RangeCopy::new(from, range, to, at) {
             Ok(copied) => {
                 let cost = cost::copy_range(copied.len.div_ceil(PAGE), copied.offset / PAGE, at / PAGE);
-                self.core().run_transaction(cost, move |tx| tx.copy_range(copied), done);
+                self.run(cost, move |tx| tx.copy_range(copied), done);
             }
             Err(error) => done(Err(error)),
         }

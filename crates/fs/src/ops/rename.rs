@@ -153,7 +153,7 @@ impl Fs {
         let work = move |tx: &mut FsTransaction<'_>| {
             tx.rename((from, &from_name), (to, &to_name), if_exists, None).map(drop)
         };
-        self.core().run_transaction(cost, work, done);
+        self.run(cost, work, done);
     }
 
     /// Moves a name and leaves a whiteout of `caller`, a character device 0/0, at the old name, as one
@@ -175,7 +175,7 @@ impl Fs {
         let work = move |tx: &mut FsTransaction<'_>| {
             tx.rename((from, &from_name), (to, &to_name), if_exists, Some(caller))
         };
-        self.core().run_transaction(cost, work, done);
+        self.run(cost, work, done);
     }
 
     /// Exchanges the files of two names. After a crash both are exchanged, or none.
@@ -185,6 +185,6 @@ impl Fs {
         let other_name = other.1.to_vec();
         let other = other.0;
         let work = move |tx: &mut FsTransaction<'_>| tx.exchange((one, &one_name), (other, &other_name));
-        self.core().run_transaction(cost::exchange(), work, done);
+        self.run(cost::exchange(), work, done);
     }
 }
