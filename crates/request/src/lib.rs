@@ -1,0 +1,15 @@
+#![doc = include_str!("../README.md")]
+mod buffer_policy;
+mod class_rule;
+mod origin;
+mod parse;
+mod pattern;
+mod rule_set;
+mod task_facts;
+
+pub use buffer_policy::{BufferPolicy, LendingLevel};
+pub use class_rule::ClassRule;
+pub use origin::{Origin, RequestClass};
+pub use parse::RuleError;
+pub use rule_set::{CoveredRule, RuleMask, RuleSet};
+pub use task_facts::TaskFacts;

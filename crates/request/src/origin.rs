@@ -1,0 +1,44 @@
+//! The origin of a request: its task, and its class.
+
+/// Whether somebody waits for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum RequestClass {
+    /// Somebody waits for the request. The class of every request that no rule matches.
+    #[default]
+    Critical,
+    /// Nobody waits for the request.
+    Background,
+}
+
+impl RequestClass {
+    /// The word for the class in rules.
+    pub fn name(self) -> &'static str {
+        match self {
+            RequestClass::Critical => "critical",
+            RequestClass::Background => "background",
+        }
+    }
+}
+
+/// Where a request comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Origin {
+    /// The thread id of the caller; 0 if it is unknown.
+    pub task: u32,
+    /// The index of the rule that decided the class, or [`NO_RULE`](Origin::NO_RULE).
+    pub rule: u8,
+    /// The class of the request.
+    pub class: RequestClass,
+}
+
+// Every request carries one.
+const _: () = assert!(size_of::<Origin>() <= 8);
+
+impl Origin {
+    /// In place of a rule's index: no rule matches.
+    pub const NO_RULE: u8 = 64;
+
+    /// An unknown task, and no rule.
+    pub const UNMATCHED: Origin = Origin { task: 0, rule: Origin::NO_RULE, class: RequestClass::Critical };
+}

@@ -1,0 +1,261 @@
+//! Rules in their order, and the masks with which they decide quickly.
+
+use crate::class_rule::ClassRule;
+use crate::origin::{Origin, RequestClass};
+use crate::task_facts::TaskFacts;
+use std::ops::BitAnd;
+
+/// A set of rules of one rule set: bit N stands for rule N.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RuleMask(pub u64);
+
+impl RuleMask {
+    /// No rule.
+    pub const NONE: RuleMask = RuleMask(0);
+
+    /// Whether rule `index` is in the set.
+    pub fn contains(self, index: usize) -> bool {
+        self.0 >> index & 1 == 1
+    }
+}
+
+impl BitAnd for RuleMask {
+    type Output = RuleMask;
+
+    #[inline]
+    fn bitand(self, other: RuleMask) -> RuleMask {
+        RuleMask(self.0 & other.0)
+    }
+}
+
+/// The rules of a mount, in their order. The first rule that matches a request decides its class.
+#[derive(Debug, Clone, Default)]
+pub struct RuleSet {
+    rules: Vec<ClassRule>,
+    background: RuleMask,
+}
+
+/// A rule that never decides, because an earlier rule matches all that it matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CoveredRule {
+    /// The index of the rule.
+    pub rule: usize,
+    /// The index of the earlier rule.
+    pub by: usize,
+}
+
+impl RuleSet {
+    /// The most rules: as many as a mask has bits.
+    pub const RULES_MAX: usize = Origin::NO_RULE as usize;
+
+    pub(crate) fn of(rules: Vec<ClassRule>) -> RuleSet {
+        assert!(rules.len() <= RuleSet::RULES_MAX, "a mask has a bit for each rule");
+        let background = mask_of(&rules, |rule| rule.class() == RequestClass::Background);
+        RuleSet { rules, background }
+    }
+
+    /// The rules, in their order.
+    pub fn rules(&self) -> &[ClassRule] {
+        &self.rules
+    }
+
+    /// The rules whose conditions about tasks hold for a task with these facts.
+    pub fn task_mask(&self, facts: &TaskFacts) -> RuleMask {
+        mask_of(&self.rules, |rule| rule.holds_for_task(facts))
+    }
+
+    /// The rules that hold for every task: those without a condition about tasks. The mask of a task whose
+    /// facts are unknown.
+    pub fn unknown_task_mask(&self) -> RuleMask {
+        mask_of(&self.rules, |rule| !rule.is_about_tasks())
+    }
+
+    /// The rules whose condition about files holds for `path`, which begins with `/` at the mount's root.
+    pub fn file_mask(&self, path: &[u8]) -> RuleMask {
+        mask_of(&self.rules, |rule| rule.holds_for_file(path))
+    }
+
+    /// The rules that hold for every file: those without a condition about files.
+    pub fn unnamed_file_mask(&self) -> RuleMask {
+        mask_of(&self.rules, |rule| !rule.is_about_files())
+    }
+
+    /// The rule that decides about a request of this task to this file, or [`Origin::NO_RULE`], and the class
+    /// of the request.
+    #[inline]
+    pub fn decide(&self, task: RuleMask, file: RuleMask) -> (u8, RequestClass) {
+        let matching = (task & file).0;
+        // `trailing_zeros` of 0 is 64, which is `NO_RULE`, and 0 has no lowest bit.
+        let rule = matching.trailing_zeros() as u8;
+        let lowest_bit = matching & matching.wrapping_neg();
+        let class = if lowest_bit & self.background.0 == 0 {
+            RequestClass::Critical
+        } else {
+            RequestClass::Background
+        };
+        (rule, class)
+    }
+
+    /// Rules that never decide, because an earlier rule has none but the same conditions.
+    pub fn covered_rules(&self) -> Vec<CoveredRule> {
+        let covering = |rule: usize| {
+            let by = self.rules[..rule].iter().position(|earlier| earlier.covers(&self.rules[rule]))?;
+            Some(CoveredRule { rule, by })
+        };
+        (0..self.rules.len()).filter_map(covering).collect()
+    }
+}
+
+fn mask_of(rules: &[ClassRule], is_in: impl Fn(&ClassRule) -> bool) -> RuleMask {
+    let bits = rules.iter().enumerate().filter(|(_, rule)| is_in(rule));
+    RuleMask(bits.fold(0, |mask, (index, _)| mask | 1 << index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(text: &str) -> RuleSet {
+        RuleSet::parse(text).expect("rules")
+    }
+
+    fn facts(title: &str) -> TaskFacts {
+        TaskFacts { title: title.into(), ..TaskFacts::default() }
+    }
+
+    #[test]
+    fn unmatched_requests_are_critical() {
+        let rules = parse("background title=tar file=/a");
+        let tar = rules.task_mask(&facts("tar"));
+        let other = rules.task_mask(&facts("cp"));
+        let file = rules.file_mask(b"/a");
+        assert_eq!(rules.decide(tar, file), (0, RequestClass::Background));
+        assert_eq!(rules.decide(other, file), (Origin::NO_RULE, RequestClass::Critical));
+        assert_eq!(rules.decide(tar, rules.file_mask(b"/b")), (Origin::NO_RULE, RequestClass::Critical));
+        assert_eq!(RuleSet::default().decide(RuleMask(!0), RuleMask::NONE).1, RequestClass::Critical);
+    }
+
+    #[test]
+    fn unknown_tasks_meet_rules_about_files_alone() {
+        let rules = parse("background title=*\nbackground file=/log\ncritical");
+        assert_eq!(rules.unknown_task_mask(), RuleMask(0b110));
+        assert_eq!(rules.unnamed_file_mask(), RuleMask(0b101));
+        let log = rules.file_mask(b"/log");
+        assert_eq!(rules.decide(rules.unknown_task_mask(), log), (1, RequestClass::Background));
+    }
+
+    #[test]
+    fn the_last_of_sixty_four_rules_decides() {
+        let rules = parse(&("critical uid=1\n".repeat(63) + "background"));
+        let task = rules.task_mask(&TaskFacts::default());
+        assert_eq!(rules.decide(task, rules.file_mask(b"/")), (63, RequestClass::Background));
+    }
+
+    #[test]
+    fn a_cgroup_contains_the_cgroups_below() {
+        let rules = parse("background cgroup=/a.slice/*.service");
+        let mask =
+            |cgroup: &str| rules.task_mask(&TaskFacts { cgroup: cgroup.into(), ..TaskFacts::default() });
+        assert_eq!(mask("/a.slice/b.service"), RuleMask(1));
+        assert_eq!(mask("/a.slice/b.service/c"), RuleMask(1));
+        assert_eq!(mask("/a.slice"), RuleMask::NONE);
+        assert_eq!(mask("/c/a.slice/b.service"), RuleMask::NONE);
+    }
+
+    #[test]
+    fn conditions_about_numbers_compare_numbers() {
+        let rules = parse("background uid=34\nbackground nice=10..19\nbackground nice=-5");
+        let mask = |uid, nice| rules.task_mask(&TaskFacts { uid, nice, ..TaskFacts::default() }).0;
+        assert_eq!(mask(34, 10), 0b011);
+        assert_eq!(mask(3, 19), 0b010);
+        assert_eq!(mask(0, 9), 0);
+        assert_eq!(mask(0, -5), 0b100);
+    }
+
+    #[test]
+    fn covered_rules_are_found() {
+        let rules = parse(
+            "critical title=a\n\
+             critical title=a file=/b   # covered by 0\n\
+             critical title=b\n\
+             background                 # covers all others\n\
+             critical file=/b",
+        );
+        let covered = |rule, by| CoveredRule { rule, by };
+        assert_eq!(rules.covered_rules(), [covered(1, 0), covered(4, 3)]);
+    }
+
+    /// Whether a glob of plain characters, `*` and `**` matches, tried character by character.
+    fn glob_matches(pattern: &[u8], value: &[u8], crosses_directories: bool) -> bool {
+        match pattern {
+            [] => value.is_empty(),
+            [b'*', rest @ ..] => {
+                let crosses_directories = crosses_directories || rest.starts_with(b"*");
+                let rest = rest.strip_prefix(b"*").unwrap_or(rest);
+                let reaches = |len: &usize| crosses_directories || !value[..*len].contains(&b'/');
+                (0..=value.len())
+                    .take_while(reaches)
+                    .any(|len| glob_matches(rest, &value[len..], crosses_directories))
+            }
+            [char, rest @ ..] => {
+                value.first() == Some(char) && glob_matches(rest, &value[1..], crosses_directories)
+            }
+        }
+    }
+
+    /// A rule, as a model of what its line says.
+    #[derive(Debug, Clone)]
+    struct ModelRule {
+        class: RequestClass,
+        title: Option<String>,
+        uid: Option<u32>,
+        file: Option<String>,
+    }
+
+    impl ModelRule {
+        fn line(&self) -> String {
+            let mut line = self.class.name().to_owned();
+            self.title.iter().for_each(|title| line += &format!(" title=\"{title}\""));
+            self.uid.iter().for_each(|uid| line += &format!(" uid={uid}"));
+            self.file.iter().for_each(|file| line += &format!(" file={file}"));
+            line
+        }
+
+        fn matches(&self, facts: &TaskFacts, path: &str) -> bool {
+            let glob = |pattern: &String, value: &str, crosses| {
+                glob_matches(pattern.as_bytes(), value.as_bytes(), crosses)
+            };
+            self.title.as_ref().is_none_or(|title| glob(title, &facts.title, true))
+                && self.uid.is_none_or(|uid| facts.uid == uid)
+                && self.file.as_ref().is_none_or(|file| glob(file, path, false))
+        }
+    }
+
+    fn model_rule() -> impl Strategy<Value = ModelRule> {
+        let class = prop_oneof![Just(RequestClass::Critical), Just(RequestClass::Background)];
+        let title = proptest::option::of("[ab*]{1,4}");
+        let file = proptest::option::of("(/[ab]{0,2}[*]?[ab]?){1,2}(/[*][*])?");
+        (class, title, proptest::option::of(0..2_u32), file).prop_map(|(class, title, uid, file)| ModelRule {
+            class,
+            title,
+            uid,
+            file,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_match_decides(
+            model in prop::collection::vec(model_rule(), 0..20),
+            title in "[ab]{0,4}", uid in 0..2_u32, path in "(/[ab]{1,2}){1,3}",
+        ) {
+            let lines: Vec<String> = model.iter().map(ModelRule::line).collect();
+            let rules = parse(&lines.join("\n"));
+            let facts = TaskFacts { uid, ..facts(&title) };
+            let first = model.iter().position(|rule| rule.matches(&facts, &path));
+            let expected = first.map_or((Origin::NO_RULE, RequestClass::Critical), |index| (index as u8, model[index].class));
+            prop_assert_eq!(rules.decide(rules.task_mask(&facts), rules.file_mask(path.as_bytes())), expected);
+        }
+    }
+}
