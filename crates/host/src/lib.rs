@@ -16,6 +16,7 @@ mod process;
 mod processor_times;
 mod shell;
 mod sparse;
+mod task;
 mod write_out;
 
 pub use disk::HostDisk;
@@ -36,4 +37,5 @@ pub use process::{SocketPeer, close_descriptors_on_exec, is_stopped, lock_holder
 pub use processor_times::ProcessorTimes;
 pub use shell::shell_quoted;
 pub use sparse::spare_bytes;
+pub use task::{TaskReadError, TaskSnapshot, read_task};
 pub use write_out::write_out;

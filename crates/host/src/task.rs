@@ -1,0 +1,212 @@
+//! What /proc says about a task: a thread, by its id.
+
+use request::TaskFacts;
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, open, openat};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read};
+
+/// As many bytes of a command line as are read.
+const TITLE_BYTES_MAX: u64 = 4096;
+/// More than the kernel prints in the other files.
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// A task at the moment at which it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskSnapshot {
+    /// The facts that rules look at. /proc has no tags.
+    pub facts: TaskFacts,
+    /// When the thread started, in clock ticks since boot. Threads that had the same id differ in it.
+    pub start_ticks: u64,
+}
+
+/// Why a task could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TaskReadError {
+    /// No task has the id, as far as this user can see.
+    #[error("there is no such process or thread")]
+    Gone,
+    /// This user may not read about the task.
+    #[error("this user may not read about it in /proc")]
+    NotPermitted,
+    /// Anything else.
+    #[error("its {file} in /proc: {source}")]
+    Io {
+        /// The entry of /proc.
+        file: &'static str,
+        /// Why it could not be read.
+        source: io::Error,
+    },
+}
+
+impl TaskReadError {
+    fn of(file: &'static str, source: io::Error) -> TaskReadError {
+        match Errno::from_io_error(&source) {
+            // A file that was open when its task ended fails with ESRCH.
+            Some(Errno::NOENT | Errno::SRCH) => TaskReadError::Gone,
+            Some(Errno::ACCESS | Errno::PERM) => TaskReadError::NotPermitted,
+            _ => TaskReadError::Io { file, source },
+        }
+    }
+
+    fn unexpected(file: &'static str) -> TaskReadError {
+        TaskReadError::Io { file, source: io::ErrorKind::InvalidData.into() }
+    }
+}
+
+/// Reads what /proc says about the task `id`.
+///
+/// A thread that answers file system requests must not call this. The command line lies in the memory of
+/// the process, whose lock is held by threads that wait for such answers.
+pub fn read_task(id: u32) -> Result<TaskSnapshot, TaskReadError> {
+    // Everything is read below one descriptor, so that all of it is about one task even if the id is reused.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = open(format!("/proc/{id}"), flags, Mode::empty())
+        .map_err(|errno| TaskReadError::of("directory", errno.into()))?;
+    let read = |file, bytes_max| {
+        read_file(&directory, file, bytes_max).map_err(|error| TaskReadError::of(file, error))
+    };
+    let stat = read("stat", FILE_BYTES_MAX)?;
+    let stat = TaskStat::parse(&stat).ok_or_else(|| TaskReadError::unexpected("stat"))?;
+    let status = read("status", FILE_BYTES_MAX)?;
+    let uid = parse_effective_uid(&status).ok_or_else(|| TaskReadError::unexpected("status"))?;
+    let cgroup = parse_cgroup(&read("cgroup", FILE_BYTES_MAX)?);
+    let title = parse_title(&read("cmdline", TITLE_BYTES_MAX)?);
+    let facts = TaskFacts { title, thread: stat.name, cgroup, uid, nice: stat.nice, tag: String::new() };
+    Ok(TaskSnapshot { facts, start_ticks: stat.start_ticks })
+}
+
+fn read_file(directory: &OwnedFd, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut bytes = Vec::new();
+    File::from(file).take(bytes_max).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The arguments, joined by blanks. Servers write a title over them, and pad it with zeros or blanks.
+fn parse_title(cmdline: &[u8]) -> String {
+    let title = String::from_utf8_lossy(cmdline).replace('\0', " ");
+    title.trim_end().to_owned()
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct TaskStat {
+    name: String,
+    nice: i8,
+    start_ticks: u64,
+}
+
+impl TaskStat {
+    /// `708 (a name) S 1 …`: the name may have any character.
+    fn parse(stat: &[u8]) -> Option<TaskStat> {
+        let stat = String::from_utf8_lossy(stat);
+        let (before, after) = stat.rsplit_once(") ")?;
+        let (_, name) = before.split_once('(')?;
+        // The first field after the name is number 3 in proc_pid_stat(5), nice is 19 and the start 22.
+        let mut fields = after.split(' ');
+        let nice = fields.nth(16)?.parse().ok()?;
+        let start_ticks = fields.nth(2)?.parse().ok()?;
+        Some(TaskStat { name: name.into(), nice, start_ticks })
+    }
+}
+
+/// `Uid:` and the user ids: real, effective, saved, and for file systems.
+fn parse_effective_uid(status: &[u8]) -> Option<u32> {
+    let status = String::from_utf8_lossy(status);
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    uids.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// `0::/system.slice/db.service`: the hierarchy of version 2. Empty if there is none.
+fn parse_cgroup(cgroups: &[u8]) -> String {
+    let cgroups = String::from_utf8_lossy(cgroups);
+    cgroups.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{geteuid, setpriority_process};
+    use rustix::thread::gettid;
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    #[test]
+    fn threads_have_facts_of_their_own() {
+        let (send, receive) = channel();
+        let (end, ended) = channel::<()>();
+        let run = move || {
+            setpriority_process(Some(gettid()), 7).expect("a thread may be nicer");
+            send.send(gettid().as_raw_pid() as u32).expect("the test waits");
+            let _ = ended.recv();
+        };
+        let thread = thread::Builder::new().name("a (name) S 1".into()).spawn(run).expect("a thread");
+        let id = receive.recv().expect("a thread id");
+        let task = read_task(id).expect("it runs");
+        let own = read_task(std::process::id()).expect("it runs");
+        assert_eq!((task.facts.thread.as_str(), task.facts.nice), ("a (name) S 1", 7));
+        assert_eq!(task.facts.uid, geteuid().as_raw());
+        assert_eq!(task.facts.title, own.facts.title, "a process has one title");
+        assert_ne!(task.facts.thread, own.facts.thread);
+        assert!(task.start_ticks >= own.start_ticks && own.start_ticks > 0);
+        assert_eq!(read_task(id).expect("it runs"), task);
+        drop(end);
+        thread.join().expect("no panic");
+    }
+
+    #[test]
+    fn a_title_is_read_until_the_process_is_gone() {
+        let mut child =
+            Command::new("sleep").arg0("postgres: checkpointer ").arg("60").spawn().expect("a child");
+        let read = read_task(child.id()).expect("it runs").facts;
+        child.kill().and_then(|()| child.wait()).expect("a child of ours");
+        assert_eq!((read.title.as_str(), read.thread.as_str()), ("postgres: checkpointer  60", "sleep"));
+        assert!(matches!(read_task(child.id()), Err(TaskReadError::Gone)));
+        assert!(matches!(read_task(0), Err(TaskReadError::Gone)));
+    }
+
+    #[test]
+    fn a_long_command_line_is_cut() {
+        let mut child = Command::new("sleep").arg("60").args(["00"; 4096]).spawn().expect("a child");
+        let title = read_task(child.id()).expect("it runs").facts.title;
+        child.kill().and_then(|()| child.wait()).expect("a child of ours");
+        assert_eq!(title.len() as u64, TITLE_BYTES_MAX);
+    }
+
+    #[test]
+    fn gone_tasks_and_missing_permission_are_told_apart() {
+        let error = |errno: Errno| TaskReadError::of("stat", errno.into());
+        assert!(matches!(error(Errno::SRCH), TaskReadError::Gone));
+        assert!(matches!(error(Errno::NOENT), TaskReadError::Gone));
+        assert!(matches!(error(Errno::ACCESS), TaskReadError::NotPermitted));
+        assert!(matches!(error(Errno::PERM), TaskReadError::NotPermitted));
+        assert!(matches!(error(Errno::MFILE), TaskReadError::Io { file: "stat", .. }));
+    }
+
+    #[test]
+    fn titles_are_joined_and_trimmed() {
+        assert_eq!(parse_title(b"tar\0-c\0/data\0"), "tar -c /data");
+        assert_eq!(parse_title(b"postgres: checkpointer \0\0\0\0"), "postgres: checkpointer");
+        assert_eq!(parse_title(b""), "");
+        assert_eq!(parse_title(b"a\xff"), "a\u{fffd}");
+    }
+
+    #[test]
+    fn any_name_may_stand_in_stat() {
+        let stat = b"708 (a) S (b) S 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 -5 20 21 4711 23\n";
+        let expected = TaskStat { name: "a) S (b".into(), nice: -5, start_ticks: 4711 };
+        assert_eq!(TaskStat::parse(stat), Some(expected));
+        assert_eq!(TaskStat::parse(b"708 (a) S 1"), None);
+    }
+
+    #[test]
+    fn effective_user_and_second_version_of_cgroups_count() {
+        assert_eq!(parse_effective_uid(b"Name:\tUid:\nUid:\t1\t2\t3\t4\n"), Some(2));
+        assert_eq!(parse_effective_uid(b"Name:\ta\n"), None);
+        assert_eq!(parse_cgroup(b"1:cpu:/old\n0::/system.slice/db.service\n"), "/system.slice/db.service");
+        assert_eq!(parse_cgroup(b"1:cpu:/old\n"), "");
+    }
+}
