@@ -13,12 +13,15 @@ mod protocol;
 mod range_flags;
 mod server;
 mod session;
+mod sync;
+mod task_table;
 mod xattr;
 
 pub use kernel_settings::{KernelCachePolicy, configure_kernel};
 pub use latency::{LatencySummary, OpClass, OpLatencies, RequestCounter};
 pub use server::FuseServer;
 pub use session::{FuseSession, MountOptions, mount};
+pub use task_table::{TaskTable, TaskTableKeeper, TaskTableStatus};
 
 #[cfg(fuzzing)]
 pub mod fuzz;

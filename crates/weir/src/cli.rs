@@ -46,6 +46,7 @@ pub(crate) enum WeirCommand {
     Volume(VolumeArgs),
     Grow(GrowArgs),
     Tune(TuneArgs),
+    Rules(RulesArgs),
     #[command(hide = true)]
     Order(RenamedArgs),
     ReplaceBuffer(ReplaceBufferArgs),
@@ -448,6 +449,67 @@ pub(crate) struct VolumeDeleteArgs {
     pub(crate) dir: PathBuf,
     /// The volume to delete
     pub(crate) name: String,
+}
+
+/// Check rules, which say for which programs and files the buffer is, and try them on a running program
+///
+/// A rule is a line: `critical` or `background`, then conditions, which must all hold. `#` begins a comment.
+/// The first rule that matches a request decides its class. A request that no rule matches is critical.
+/// There are at most 64 rules.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Conditions:
+  title=PATTERN   the command line of the process, its arguments joined by blanks
+  thread=PATTERN  the name of the thread (`ps -L -o comm`), at most 15 bytes
+  cgroup=PATTERN  the cgroup of the thread, or one above it
+  uid=N           the number of the user
+  nice=N..M       the nice value: from N to M, or N alone
+  tag=PATTERN     the tag that a user gave to the process
+  file=PATTERN    the path of the file, which begins with / at the mount's root
+A rule may also have share=N%: the part of the buffer that its programs may fill.
+
+In a pattern, * matches any characters, ? one, [a-z] one of a range, and {a,b} either part. \\ takes
+the next character as it is. In cgroup and file, * and ? do not match a /; ** does. A pattern
+matches the whole value. Quote blanks: title=\"a b\".
+
+Examples:
+  weir rules check rules/postgresql.rules
+  weir rules test rules/postgresql.rules 708 /data/base/5/16384")]
+pub(crate) struct RulesArgs {
+    #[command(subcommand)]
+    pub(crate) command: RulesCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RulesCommand {
+    Check(RulesCheckArgs),
+    Test(RulesTestArgs),
+}
+
+/// Print the rules of a file as weir understands them, or every error in it
+///
+/// A warning names each rule that never decides, because an earlier rule matches all that it matches. Exit
+/// codes: 0 no errors, 1 errors.
+#[derive(Debug, Args)]
+pub(crate) struct RulesCheckArgs {
+    /// The file with the rules
+    pub(crate) file: PathBuf,
+}
+
+/// Print which rules hold for a running process or thread, and which one decides
+#[derive(Debug, Args)]
+pub(crate) struct RulesTestArgs {
+    /// The file with the rules
+    pub(crate) file: PathBuf,
+    /// The id of the process or thread (`ps -eLo lwp,comm,args`)
+    pub(crate) pid: u32,
+    /// The path of a file in the mount, which begins with / at the mount's root
+    #[arg(value_parser = path_in_mount)]
+    pub(crate) path: Option<PathBuf>,
+}
+
+fn path_in_mount(path: &str) -> Result<PathBuf, String> {
+    if path.starts_with('/') { Ok(path.into()) } else { Err("it begins with / at the mount's root".into()) }
 }
 
 /// Read everything in a mounted store, and compare every checksum

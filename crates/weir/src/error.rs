@@ -6,7 +6,7 @@ use buffer::BufferError;
 use cache::CacheError;
 use device::DeviceOperation;
 use fs::FsError;
-use host::{HostError, VolatileReason, shell_quoted};
+use host::{HostError, TaskReadError, VolatileReason, shell_quoted};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -136,6 +136,8 @@ pub(crate) enum WeirError {
     NotDrained { dir: PathBuf, why: String },
     #[error("{}: there is no volume {name} in this store", path.display())]
     NoSuchVolume { path: PathBuf, name: String, there_are: Vec<String> },
+    #[error("{pid}: {source}")]
+    Task { pid: u32, source: TaskReadError },
     #[error("weir-trace: {source}")]
     NoTraceProgram { source: io::Error },
     #[error("could not check: {source}")]
@@ -400,6 +402,10 @@ impl WeirError {
             WeirError::Refused { help: Some(help), .. } => help.clone().into(),
             WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", shell_quoted(dir)).into(),
             WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")).into(),
+            WeirError::Task { source: TaskReadError::Gone, .. } => {
+                "give the id of a running process or thread: `ps -eLo lwp,comm,args` lists them".into()
+            }
+            WeirError::Task { .. } => "run as root, or as the user of that process".into(),
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::NoTraceProgram { source } if source.kind() == io::ErrorKind::NotFound => {
                 "`weir trace` runs `weir-trace`, which is a program of its own: install it beside `weir`, or in a directory of PATH".into()

@@ -24,6 +24,7 @@ mod mounted_store;
 mod option_values;
 mod pm_qos;
 mod replace_buffer;
+mod rules;
 mod scrub;
 mod signals;
 mod status_print;
@@ -129,6 +130,7 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::ReplaceBuffer(args) => replace_buffer::run(&args).map(done),
         WeirCommand::Grow(args) => grow::run(&args).map(done),
         WeirCommand::Tune(args) => tune(&args).map(done),
+        WeirCommand::Rules(args) => rules::run(&args.command),
         WeirCommand::Order(args) => match args.arguments[0] {},
         WeirCommand::Volume(args) => volume::run(&args.command).map(done),
         WeirCommand::Trace(args) => Err(trace::run(&args)),

@@ -13,6 +13,7 @@ mod mounted;
 mod owners;
 mod private;
 mod replace_buffer;
+mod rules;
 mod sparse;
 mod trace;
 mod tune;
