@@ -21,7 +21,8 @@ pub struct RuleError {
 }
 
 impl RuleSet {
-    /// Reads rules, one a line. Returns all errors at once.
+    /// Reads rules, one a line. Returns all errors at once. U+FFFD is an error: it stands for bytes of the file
+    /// that are not UTF-8.
     pub fn parse(text: &str) -> Result<RuleSet, Vec<RuleError>> {
         let mut rules = Vec::new();
         let mut errors = Vec::new();
@@ -46,6 +47,9 @@ impl RuleSet {
 
 /// The rule of a line, if it has one, or all that is wrong with the line.
 fn parse_line(line: usize, text: &str) -> Result<Option<ClassRule>, Vec<String>> {
+    if text.contains(char::REPLACEMENT_CHARACTER) {
+        return Err(vec!["expected UTF-8 text".into()]);
+    }
     let words = split_words(text).map_err(|problem| vec![problem])?;
     let Some((class, conditions)) = words.split_first() else { return Ok(None) };
     let mut problems = Vec::new();
@@ -212,6 +216,12 @@ mod tests {
         let rules = |count| "critical\n".repeat(count);
         assert_eq!(printed(&rules(64)).len(), 64);
         assert_eq!(errors(&rules(70)), ["line 65: expected at most 64 rules"]);
+    }
+
+    #[test]
+    fn bytes_that_are_not_text_are_an_error() {
+        let text = String::from_utf8_lossy(b"critical\ncritical file=/\xff");
+        assert_eq!(errors(&text), ["line 2: expected UTF-8 text"]);
     }
 
     #[test]
