@@ -9,11 +9,10 @@
 use crate::page_invalidation::PageInvalidator;
 use fs::{Fs, FsCompletion, FsError, Ino, SeekWhence};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// One LSEEK request.
 pub(crate) struct HoleSearch {
-    pub(crate) fs: Arc<Fs>,
+    pub(crate) fs: Fs,
     pub(crate) page_invalidator: PageInvalidator,
     pub(crate) ino: Ino,
     pub(crate) offset: u64,

@@ -11,6 +11,7 @@ mod page_invalidation;
 mod privileges;
 mod protocol;
 mod range_flags;
+mod request_classes;
 mod server;
 mod session;
 mod sync;
@@ -19,6 +20,7 @@ mod xattr;
 
 pub use kernel_settings::{KernelCachePolicy, configure_kernel};
 pub use latency::{LatencySummary, OpClass, OpLatencies, RequestCounter};
+pub use request_classes::RequestClasses;
 pub use server::FuseServer;
 pub use session::{FuseSession, MountOptions, mount};
 pub use task_table::{TaskTable, TaskTableKeeper, TaskTableStatus};

@@ -15,7 +15,6 @@
 //! dropped.
 
 use fs::{FileAttributes, Fs, FsCompletion, FsError, Ino, PrivilegeChange, SetAttributes};
-use std::sync::Arc;
 
 /// What a FUSE_SETATTR does to a file's privileges. `kills` is its flag FATTR_KILL_SUIDGID.
 pub(crate) fn privilege_change(kills: bool, set: &SetAttributes) -> PrivilegeChange {
@@ -25,13 +24,7 @@ pub(crate) fn privilege_change(kills: bool, set: &SetAttributes) -> PrivilegeCha
 
 /// Drops the file's privileges, then writes. The kernel has asked for that before, if it knew of any
 /// privileges; the flag of the write asks again.
-pub(crate) fn write_dropping_privileges(
-    fs: &Arc<Fs>,
-    ino: Ino,
-    offset: u64,
-    data: &[u8],
-    done: FsCompletion<()>,
-) {
+pub(crate) fn write_dropping_privileges(fs: &Fs, ino: Ino, offset: u64, data: &[u8], done: FsCompletion<()>) {
     let then_fs = fs.clone();
     let bytes = data.to_vec();
     let then = move |dropped: Result<FileAttributes, FsError>| match dropped {

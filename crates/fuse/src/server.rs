@@ -25,6 +25,7 @@ use crate::protocol::{
     RequestHeader, SetattrIn, StatfsReply, WRITE_KILLS_PRIVILEGES, WriteReply,
 };
 use crate::range_flags;
+use crate::request_classes::RequestClasses;
 use crate::xattr::{list_for, reply_xattr, set_xattr_mode};
 use fs::{
     CallerCredentials, FILE_BYTES_MAX, FileAttributes, FileKind, Fs, FsCompletion, FsError, IfExists, Ino,
@@ -37,9 +38,15 @@ use std::time::Duration;
 /// Answers the kernel's requests from a file system.
 #[derive(Clone)]
 pub struct FuseServer {
-    fs: Arc<Fs>,
+    fs: Fs,
+    pub(crate) parts: Arc<ServerParts>,
+}
+
+/// Everything but the file system, whose handle is that of a request's origin.
+pub(crate) struct ServerParts {
     latencies: Arc<OpLatencies>,
     requests: Arc<RequestCounter>,
+    classes: Arc<RequestClasses>,
     kernel_cache: KernelCachePolicy,
     pub(crate) page_invalidator: PageInvalidator,
     /// How long the kernel may cache names and attributes.
@@ -47,25 +54,38 @@ pub struct FuseServer {
 }
 
 impl FuseServer {
-    /// A server of `fs` that records latencies in `latencies` and counts requests in `requests`.
+    /// A server of `fs` that records latencies in `latencies`, counts requests in `requests`, and decides
+    /// about their origins by `classes`.
     pub fn new(
-        fs: Arc<Fs>,
+        fs: &Fs,
         latencies: Arc<OpLatencies>,
         requests: Arc<RequestCounter>,
+        classes: Arc<RequestClasses>,
         kernel_cache: KernelCachePolicy,
     ) -> FuseServer {
-        FuseServer {
-            fs,
+        let parts = ServerParts {
             latencies,
             requests,
+            classes,
             kernel_cache,
             page_invalidator: PageInvalidator::default(),
             ttl: kernel_cache.ttl(),
-        }
+        };
+        FuseServer { fs: fs.clone(), parts: Arc::new(parts) }
     }
 
     /// Performs a request. The reply is sent before this returns, or later by another thread.
     pub(crate) fn serve(&self, header: &RequestHeader, op: FuseOp<'_>, reply: PendingReply) {
+        match self.parts.classes.origin(header.pid) {
+            Some(origin) => {
+                let of_origin = FuseServer { fs: self.fs.by(origin), parts: self.parts.clone() };
+                of_origin.perform(header, op, reply);
+            }
+            None => self.perform(header, op, reply),
+        }
+    }
+
+    fn perform(&self, header: &RequestHeader, op: FuseOp<'_>, reply: PendingReply) {
         let node = Ino(header.node);
         let caller = |umask| caller(header, umask);
         match op {
@@ -121,14 +141,14 @@ impl FuseServer {
 
     /// A timer for an operation that a completion answers.
     fn shared_timer(&self, class: OpClass) -> LatencyTimer {
-        self.requests.note();
-        LatencyTimer::start(self.latencies.clone(), class)
+        self.parts.requests.note();
+        LatencyTimer::start(self.parts.latencies.clone(), class)
     }
 
     /// A timer for an operation that its handler answers.
     fn short_timer(&self, class: OpClass) -> LatencyTimer<&OpLatencies> {
-        self.requests.note();
-        LatencyTimer::start(&self.latencies, class)
+        self.parts.requests.note();
+        LatencyTimer::start(&self.parts.latencies, class)
     }
 
     fn lookup(&self, parent: Ino, name: &[u8], reply: PendingReply) {
@@ -140,9 +160,9 @@ impl FuseServer {
             name => self.fs.lookup_and_hold(parent, name),
         };
         match found {
-            Ok(found) => reply.body(&entry_reply(&found, self.ttl)),
+            Ok(found) => reply.body(&entry_reply(&found, self.parts.ttl)),
             // The kernel may cache that, too, because new names come only from the kernel.
-            Err(FsError::NotFound) => reply.body(&no_entry(self.ttl)),
+            Err(FsError::NotFound) => reply.body(&no_entry(self.parts.ttl)),
             Err(error) => reply.error(reply_errno(&error)),
         }
     }
@@ -156,7 +176,7 @@ impl FuseServer {
     fn getattr(&self, node: Ino, reply: PendingReply) {
         let _timer = self.short_timer(OpClass::Getattr);
         match self.fs.attributes(node) {
-            Ok(now) => reply.body(&attr_reply(&now, self.ttl)),
+            Ok(now) => reply.body(&attr_reply(&now, self.parts.ttl)),
             Err(error) => reply.error(reply_errno(&error)),
         }
     }
@@ -212,7 +232,7 @@ impl FuseServer {
     fn create(&self, caller: CallerCredentials, parent: Ino, name: &[u8], mode: u32, reply: PendingReply) {
         let timer = self.shared_timer(OpClass::Create);
         let fs = self.fs.clone();
-        let ttl = self.ttl;
+        let ttl = self.parts.ttl;
         let done: FsCompletion<FileAttributes> = Box::new(move |made| {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
@@ -316,15 +336,15 @@ impl FuseServer {
     /// the old bytes, and stays if the program does not wait for its write (libaio, io_uring).
     fn invalidate_written(&self, ino: Ino, written: Range<u64>, then: impl FnOnce() + Send + 'static) {
         let Some(kept) = self.fs.client_cache_note(ino) else { return then() };
-        if self.page_invalidator.unfinished() >= INVALIDATIONS_AWAITED_MAX {
-            self.page_invalidator.invalidate(ino, written, || {});
+        if self.parts.page_invalidator.unfinished() >= INVALIDATIONS_AWAITED_MAX {
+            self.parts.page_invalidator.invalidate(ino, written, || {});
             return then();
         }
         if kept.age < INVALIDATE_ALL_AFTER {
-            return self.page_invalidator.invalidate(ino, written, then);
+            return self.parts.page_invalidator.invalidate(ino, written, then);
         }
         let fs = self.fs.clone();
-        let page_invalidator = self.page_invalidator.clone();
+        let page_invalidator = self.parts.page_invalidator.clone();
         self.fs.wait_for_write_space(move |are_taken| {
             // Dirty pages of other ranges would be lost, because the kernel cannot write them back.
             if !are_taken {
@@ -353,7 +373,7 @@ impl FuseServer {
     }
 
     fn opendir(&self, reply: PendingReply) {
-        match self.kernel_cache {
+        match self.parts.kernel_cache {
             // From then on the kernel opens directories without asking, and caches listings.
             KernelCachePolicy::Full => reply.error(Errno::NOSYS),
             KernelCachePolicy::None => reply.body(&OpenReply::default()),
@@ -394,7 +414,7 @@ impl FuseServer {
     /// Lists entries with attributes. The kernel remembers all of them except `.` and `..`.
     fn list_plus(&self, ino: Ino, offset: u64, listing: &mut ListingReply) -> Result<(), FsError> {
         let mut add = |listed: ListedEntry<'_>, found: &FileAttributes| {
-            let fits = listing.add_with(&entry_reply(found, self.ttl), listed.offset, listed.name);
+            let fits = listing.add_with(&entry_reply(found, self.parts.ttl), listed.offset, listed.name);
             if fits { ReplySpace::Left } else { ReplySpace::Full }
         };
         let mut add_dot = |dot: ListedEntry<'_>| Ok(add(dot, &self.fs.attributes(dot.ino)?));
@@ -420,7 +440,7 @@ impl FuseServer {
         match range_flags::seek_whence(offset, whence) {
             Ok((offset, what)) => {
                 let fs = self.fs.clone();
-                let page_invalidator = self.page_invalidator.clone();
+                let page_invalidator = self.parts.page_invalidator.clone();
                 HoleSearch { fs, page_invalidator, ino: node, offset, target: what }.find(done);
             }
             Err(error) => done(Err(error)),
@@ -508,7 +528,7 @@ struct WriteRequest<'a> {
 
 impl WriteRequest<'_> {
     /// Writes, then calls `finish`. Only a write that has to wait allocates memory.
-    fn run(self, fs: &Arc<Fs>, finish: impl FnOnce(Result<(), FsError>) + Send + 'static) {
+    fn run(self, fs: &Fs, finish: impl FnOnce(Result<(), FsError>) + Send + 'static) {
         let kills = self.drops_privileges && fs.is_privileged(self.ino);
         let at_once = if kills { None } else { fs.try_write(self.ino, self.offset, self.data) };
         match at_once {
@@ -528,7 +548,7 @@ impl WriteRequest<'_> {
 }
 
 /// A completion of a write that syncs the file, then completes `finish`.
-fn then_sync(fs: Arc<Fs>, ino: Ino, finish: FsCompletion<()>) -> FsCompletion<()> {
+fn then_sync(fs: Fs, ino: Ino, finish: FsCompletion<()>) -> FsCompletion<()> {
     Box::new(move |written| match written {
         Ok(()) => fs.sync_bytes(ino, finish),
         Err(error) => finish(Err(error)),

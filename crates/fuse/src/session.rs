@@ -64,7 +64,7 @@ pub fn mount(server: FuseServer, dir: &Path, options: &MountOptions) -> io::Resu
     let mount = fuser::Session::new(InitHandshake, dir, &config)?;
     if !options.read_only {
         let kernel = mount.notifier();
-        server.page_invalidator.start(move |ino, range| {
+        server.parts.page_invalidator.start(move |ino, range| {
             // A negative length means all bytes from the start on. An error means that the kernel does not
             // know the file, or that the mount is gone: then it has no pages.
             let len = (range.end - range.start) as i64;

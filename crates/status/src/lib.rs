@@ -448,8 +448,10 @@ pub struct SettingsReport {
     pub dirty_age_max_ms: u64,
     /// `--data`, or what `weir tune --data` set since.
     pub data: String,
-    /// `--bypass-after`; null with `--data journal`.
+    /// `--bypass-after`; 0 if all whole pages bypass the buffer by `--policy`, null if none ever do.
     pub bypass_after_bytes: Option<u64>,
+    /// `--policy`, or what `weir tune --policy` set since; null if there is none.
+    pub policy: Option<String>,
     /// `--threads`.
     pub threads: u8,
 }

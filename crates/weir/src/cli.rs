@@ -5,6 +5,7 @@ use crate::option_values::{DATA_MODES, FETCH_MODES, KERNEL_CACHE_POLICIES, one_o
 use cache::{CacheSettings, FetchMode};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fuse::KernelCachePolicy;
+use request::BufferPolicy;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use store::DataMode;
@@ -217,6 +218,8 @@ pub(crate) struct TuningArgs {
     /// sequential writes [default: 1MiB if store and buffer are on one disk, else a quarter of the buffer]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub(crate) bypass_after: Option<ByteSize>,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
     #[arg(long, hide = true, value_parser = order_was_renamed)]
     pub(crate) order: Option<RenamedOption>,
     #[arg(long, hide = true, value_parser = direct_after_was_renamed)]
@@ -236,6 +239,24 @@ pub(crate) struct TuningArgs {
     pub(crate) kernel_cache: KernelCachePolicy,
 }
 
+/// For which requests the buffer is.
+#[derive(Debug, Args)]
+pub(crate) struct PolicyArgs {
+    /// For which requests the buffer is, until the unmount: all, sync, file=PATH or critical [default: all, but
+    /// large sequential writes bypass the buffer]
+    ///
+    /// all: all data goes through the buffer. sync: whole pages bypass it until a program syncs their file.
+    /// file=PATH: as sync, but nobody waits for anything else than the file PATH, or the files below it; PATH
+    /// begins with / at the mount's root. critical: as sync, but nobody waits for what --rules call
+    /// background: its pages bypass the buffer even when it syncs, and it leaves space to others. With `--data
+    /// journal` nothing bypasses the buffer.
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Option<BufferPolicy>,
+    /// The rules of --policy critical: see weir-rules(1)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<PathBuf>,
+}
+
 /// Whether processors are kept awake while requests flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum WakeUpArg {
@@ -248,19 +269,23 @@ pub(crate) enum WakeUpArg {
 
 /// Change a setting of a mounted store, while programs use it
 ///
-/// The store remembers the setting for later mounts. When the command with --data returns, everything written
-/// before the command is durable, and the new mode is in effect. If the command fails, the setting is
-/// unchanged.
+/// With --data, the store remembers the mode for later mounts. When the command returns, everything written
+/// before it is durable, and the new mode is in effect. If the command fails, the mode is unchanged. With
+/// --policy or --rules, the policy is in effect until the unmount.
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("setting").args(["data", "policy", "rules"]).required(true).multiple(true)))]
 #[command(after_help = "\
 Examples:
-  weir tune /mnt/demo --data journal")]
+  weir tune /mnt/demo --data journal
+  weir tune /mnt/demo --policy critical --rules postgresql.rules")]
 pub(crate) struct TuneArgs {
     /// The directory on which the store is mounted
     pub(crate) dir: PathBuf,
     /// How data is written from now on
     #[arg(long, value_parser = one_of(DATA_MODES), value_name = "MODE")]
-    pub(crate) data: DataMode,
+    pub(crate) data: Option<DataMode>,
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
 }
 
 /// The value of an option, or the argument of a command, that was renamed in 0.2. No text parses as one.

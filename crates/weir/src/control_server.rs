@@ -26,8 +26,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use store::DataMode;
 
-/// The longest request line. The requests of `weir` have some twenty bytes.
-const REQUEST_BYTES_MAX: u64 = 4096;
+/// The longest request line. Most have some twenty bytes; one with 64 rules has some thousands.
+const REQUEST_BYTES_MAX: u64 = 1 << 18;
 
 /// Clients served at the same time. More clients are some program's mistake, and are refused. Half of the
 /// places are reserved for clients with all rights.
@@ -182,6 +182,12 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
             Some(mode) => reply_or_error(mounted.set_data_mode(mode).map(|()| json!({}))),
             None => json!({ "error": "data: journal or ordered" }),
         },
+        Some("tune_policy") => {
+            let (policy, rules) = (&request["policy"], &request["rules"]);
+            let changed =
+                mounted.set_policy(policy.as_str().unwrap_or_default(), rules.as_str().unwrap_or_default());
+            reply_or_error(changed.map(|()| json!({})))
+        }
         Some("volume_delete") => reply_or_error(mounted.delete_volume(name).map(|()| json!({}))),
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
     }

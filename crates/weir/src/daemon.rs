@@ -19,6 +19,7 @@ use crate::pm_qos::PmQos;
 use crate::signals::{self, HeldSignals, SignalHandler};
 use crate::storage_stack::{StorageStack, WorkerStopper, WorkerThreads};
 use crate::volume;
+use crate::write_policy::{PolicyChoice, StreamSettings, WritePolicy};
 use cache::{Cache, CacheSettings};
 use fuse::{MountOptions, OpLatencies, RequestCounter};
 use host::{DiskAccess, PmQosRequest, are_on_one_disk};
@@ -50,6 +51,8 @@ const DELTAS_MIN: ByteSize = ByteSize(1 << 20);
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
     let front = FrontEndConfig::of(&args.tuning);
+    let policy = &args.tuning.policy;
+    let choice = PolicyChoice::of_options(policy.policy.as_ref(), policy.rules.as_deref())?;
     let mut settings = settings(&args.tuning, front.threads)?;
     let mut media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
     // The store remembers the interval for later mounts.
@@ -60,7 +63,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     media.settings.data = args.tuning.data;
     let on_one_disk = are_on_one_disk(&media.store, &media.buffer);
     let bypass_after = bypass_after(&args.tuning, &media, on_one_disk);
-    settings.sync_log_bytes_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
+    let sync_log_bytes_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
+    let streams = StreamSettings { bypass_after, sync_log_bytes_max };
     let point = MountPoint::check(args, &media)?;
     media.ensure_not_below_mount_point(&point.dir)?;
     let is_in_background = args.daemon;
@@ -79,15 +83,14 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
         media.ensure_durable()?;
     }
     let stack = StorageStack::open(media, settings, access, &args.volume)?;
-    if stack.store.settings().data.unwrap_or(DATA_MODE) == DataMode::Ordered {
-        stack.cache.set_bypass_after(bypass_after);
-    }
+    let data = stack.store.settings().data.unwrap_or(DATA_MODE);
+    let policy = WritePolicy::new(Cache::clone(&stack.cache), streams, data, choice);
     stack.media.warn_of_readers();
     stack.media.warn_of_page_cache();
     // Memory reclaim must not make the daemon wait for its own write-back. The call needs privilege, and the
     // daemon works without it.
     let _ = host::mark_io_flusher();
-    serve(args, point, (stack, access, bypass_after), front, log_directory)
+    serve(args, point, (stack, access, policy), front, log_directory)
 }
 
 /// How the daemon takes requests. Decided once, at the start.
@@ -120,7 +123,7 @@ impl FrontEndConfig {
 fn serve(
     args: &MountArgs,
     point: MountPoint,
-    (stack, access, bypass_after): (StorageStack, DiskAccess, u64),
+    (stack, access, policy): (StorageStack, DiskAccess, WritePolicy),
     front: FrontEndConfig,
     log_directory: Option<PathBuf>,
 ) -> Result<(), WeirError> {
@@ -132,8 +135,13 @@ fn serve(
         read_only: access == DiskAccess::Read,
         threads: usize::from(front.threads),
     };
-    let server =
-        fuse::FuseServer::new(stack.fs.clone(), latencies.clone(), traffic.clone(), args.tuning.kernel_cache);
+    let server = fuse::FuseServer::new(
+        &stack.fs,
+        latencies.clone(),
+        traffic.clone(),
+        policy.classes(),
+        args.tuning.kernel_cache,
+    );
     let workers = WorkerThreads::start(&stack.cache, access)?;
     // Until here a signal may end the process. From here on that would leave a dead mount.
     let signals = signals::hold().map_err(|source| WeirError::Spawn { source })?;
@@ -151,7 +159,7 @@ fn serve(
     let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == DiskAccess::Write);
     let every = every.map(Duration::from_secs);
     let epochs = Arc::new(EpochKeeper::new(Cache::clone(&stack.cache), stack.volume.id, every));
-    let mounted = Arc::new(MountedStore::new(dir.clone(), stack, bypass_after, front, epochs.clone()));
+    let mounted = Arc::new(MountedStore::new(dir.clone(), stack, policy, front, epochs.clone()));
     let serving = Arc::new(AtomicBool::new(true));
     epochs.start(serving.clone()).map_err(|source| WeirError::Spawn { source })?;
     mount_problems::start(mounted.cache(), dir.clone(), serving.clone())

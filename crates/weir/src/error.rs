@@ -7,6 +7,7 @@ use cache::CacheError;
 use device::DeviceOperation;
 use fs::FsError;
 use host::{HostError, TaskReadError, VolatileReason, shell_quoted};
+use request::{BufferPolicy, RuleError};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -62,6 +63,12 @@ pub(crate) enum WeirError {
     },
     #[error("{}: the store and the buffer are the same device or file", path.display())]
     SameMedia { path: PathBuf },
+    #[error("{}: {first}{}", path.display(), and_more(*more))]
+    BadRules { path: PathBuf, first: RuleError, more: usize },
+    #[error("--policy {policy} needs --rules FILE")]
+    NoRules { policy: BufferPolicy },
+    #[error("--rules: --policy {policy} follows no rules")]
+    UnusedRules { policy: BufferPolicy },
     #[error("{option} {size}: {why}")]
     Size { option: &'static str, size: ByteSize, why: String },
     #[error("{}: its file system has {free} free, too little for {wanted}", path.display())]
@@ -369,6 +376,11 @@ impl WeirError {
             | WeirError::EarlierBuffer { .. }
             | WeirError::Size { .. }
             | WeirError::SameMedia { .. } => return self.help_about_media().map(Cow::from),
+            WeirError::BadRules { path, .. } => {
+                format!("`weir rules check {}` shows every error", shell_quoted(path)).into()
+            }
+            WeirError::NoRules { .. } => "rules for some programs are in the directory rules/; see `weir rules --help`".into(),
+            WeirError::UnusedRules { .. } => "use `--policy critical`, or leave out --rules".into(),
             WeirError::VolatileBuffer { store, .. } => help_about_volatile(store.as_deref()).into(),
             WeirError::NoSpace { .. } => "free some space there, or choose a smaller size (--size, --segment-size, --buffer-size)".into(),
             WeirError::FixedSize { option, .. } => format!("leave out {option}: weir uses a device or an existing file whole").into(),
@@ -448,6 +460,10 @@ fn help_about_store(path: &Path, error: &StoreError) -> Option<Cow<'static, str>
 }
 
 /// The process whose mount namespace has the mount, in brackets; empty if it is this one's.
+fn and_more(errors: usize) -> String {
+    if errors == 0 { String::new() } else { format!(", and {errors} more errors") }
+}
+
 fn of_process(pid: Option<u32>) -> String {
     pid.map_or_else(String::new, |pid| format!(" (in the mount namespace of process {pid})"))
 }

@@ -33,6 +33,7 @@ mod storage_stack;
 mod trace;
 mod unmount;
 mod volume;
+mod write_policy;
 
 use clap::Parser;
 use cli::{DirArgs, SpaceArgs, StatusArgs, TuneArgs, WeirCommand, WeirCommandLine};
@@ -40,6 +41,7 @@ use control_client::WeirMount;
 use error::WeirError;
 use serde_json::json;
 use std::process::ExitCode;
+use write_policy::PolicyChoice;
 
 /// An allocator in which a page takes no more than a page. Otherwise resident memory would far exceed
 /// `--memory`: see `Cargo.toml`.
@@ -139,10 +141,17 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
 }
 
 fn tune(args: &TuneArgs) -> Result<(), WeirError> {
-    WeirMount::at(&args.dir)?
-        .connect()?
-        .ask(&json!({ "operation": "tune", "data": args.data.name() }))
-        .map(drop)
+    let choice = PolicyChoice::of_options(args.policy.policy.as_ref(), args.policy.rules.as_deref())?;
+    let mut daemon = WeirMount::at(&args.dir)?.connect()?;
+    if let Some(data) = args.data {
+        daemon.ask(&json!({ "operation": "tune", "data": data.name() }))?;
+    }
+    if let Some(PolicyChoice { policy, rules }) = choice {
+        let rules: Vec<String> = rules.rules().iter().map(ToString::to_string).collect();
+        let policy = policy.to_string();
+        daemon.ask(&json!({ "operation": "tune_policy", "policy": policy, "rules": rules.join("\n") }))?;
+    }
+    Ok(())
 }
 
 fn status(args: &StatusArgs) -> Result<(), WeirError> {

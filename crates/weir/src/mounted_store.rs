@@ -5,11 +5,13 @@ use crate::log_files;
 use crate::pm_qos::PmQos;
 use crate::storage_stack::StorageStack;
 use crate::volume;
+use crate::write_policy::{PolicyChoice, WritePolicy};
 use cache::Cache;
 use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
 use fuse::OpLatencies;
 use host::{DiskAccess, SystemClock};
+use request::RuleSet;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -51,10 +53,7 @@ pub(crate) struct FrontEnd {
 pub(crate) struct MountedStore {
     pub(crate) dir: PathBuf,
     pub(crate) stack: StorageStack,
-    /// Bytes of sequential writes after which a file bypasses the buffer in data mode `ordered`.
-    bypass_after: u64,
-    /// Held while the data mode changes.
-    data_mode_change: Mutex<()>,
+    pub(crate) policy: WritePolicy,
     pub(crate) front: FrontEnd,
     pub(crate) epochs: Arc<EpochKeeper>,
     pub(crate) since: Instant,
@@ -69,15 +68,14 @@ impl MountedStore {
     pub(crate) fn new(
         dir: PathBuf,
         stack: StorageStack,
-        bypass_after: u64,
+        policy: WritePolicy,
         front: FrontEnd,
         epochs: Arc<EpochKeeper>,
     ) -> MountedStore {
         MountedStore {
             dir,
             stack,
-            bypass_after,
-            data_mode_change: Mutex::default(),
+            policy,
             front,
             epochs,
             since: Instant::now(),
@@ -205,26 +203,20 @@ impl MountedStore {
     /// After an error the mode is unchanged, in this mount and in later ones.
     pub(crate) fn set_data_mode(&self, mode: DataMode) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
-        // One change at a time, so that the mode in the store is the mode in effect.
-        let _changing = self.data_mode_change.lock().unwrap_or_else(PoisonError::into_inner);
-        let cache = &self.stack.cache;
         let store = &self.stack.store;
-        let before = cache.bypass_after();
-        // First of all: a sync covers all bypassed pages only if no write bypasses the buffer any more.
-        if mode == DataMode::Journal {
-            cache.set_bypass_after(u64::MAX);
-        }
-        let mut settings = store.settings();
-        settings.data = Some(mode);
-        let changed = self.sync().and_then(|()| {
+        self.policy.set_data(mode, || {
+            self.sync()?;
+            let mut settings = store.settings();
+            settings.data = Some(mode);
             store.change_settings(settings).map_err(|error| RequestRefusal::new(&error, error.help()))
-        });
-        match changed {
-            Ok(()) if mode == DataMode::Ordered => cache.set_bypass_after(self.bypass_after),
-            Ok(()) => {}
-            Err(_) => cache.set_bypass_after(before),
-        }
-        changed
+        })
+    }
+
+    /// Changes the policy of this mount.
+    pub(crate) fn set_policy(&self, policy: &str, rules: &str) -> Result<(), RequestRefusal> {
+        let policy = policy.parse().map_err(|why: String| RequestRefusal::new(&why, None))?;
+        let rules = RuleSet::parse(rules).map_err(|errors| RequestRefusal::new(&errors[0], None))?;
+        self.policy.set_choice(PolicyChoice { policy, rules }, || self.sync())
     }
 
     /// Deletes a volume that is not mounted.

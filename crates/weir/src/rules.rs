@@ -3,7 +3,7 @@
 use crate::cli::{RulesCheckArgs, RulesCommand, RulesTestArgs};
 use crate::error::WeirError;
 use crate::escape_control_chars;
-use request::{Origin, RuleMask, RuleSet, TaskFacts};
+use request::{Origin, RuleError, RuleMask, RuleSet, TaskFacts};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -16,10 +16,23 @@ pub(crate) fn run(command: &RulesCommand) -> Result<ExitCode, WeirError> {
     }
 }
 
-/// Reads rules. `None`: the file has errors, which are printed.
-fn load(path: &Path) -> Result<Option<RuleSet>, WeirError> {
+/// Reads rules for a mount.
+pub(crate) fn load(path: &Path) -> Result<RuleSet, WeirError> {
+    parse(path)?.map_err(|errors| {
+        let more = errors.len() - 1;
+        let first = errors.into_iter().next().expect("refused because of an error");
+        WeirError::BadRules { path: path.into(), first, more }
+    })
+}
+
+fn parse(path: &Path) -> Result<Result<RuleSet, Vec<RuleError>>, WeirError> {
     let text = fs::read(path).map_err(WeirError::io("reading the rules", path))?;
-    match RuleSet::parse(&String::from_utf8_lossy(&text)) {
+    Ok(RuleSet::parse(&String::from_utf8_lossy(&text)))
+}
+
+/// Reads rules. `None`: the file has errors, which are printed.
+fn load_or_report(path: &Path) -> Result<Option<RuleSet>, WeirError> {
+    match parse(path)? {
         Ok(rules) => Ok(Some(rules)),
         Err(errors) => {
             for error in errors {
@@ -32,7 +45,7 @@ fn load(path: &Path) -> Result<Option<RuleSet>, WeirError> {
 }
 
 fn check(args: &RulesCheckArgs) -> Result<ExitCode, WeirError> {
-    let Some(rules) = load(&args.file)? else { return Ok(ExitCode::FAILURE) };
+    let Some(rules) = load_or_report(&args.file)? else { return Ok(ExitCode::FAILURE) };
     print_rules(&rules, RuleMask(!0));
     for covered in rules.covered_rules() {
         let message = format!(
@@ -48,7 +61,7 @@ fn check(args: &RulesCheckArgs) -> Result<ExitCode, WeirError> {
 }
 
 fn test(args: &RulesTestArgs) -> Result<ExitCode, WeirError> {
-    let Some(rules) = load(&args.file)? else { return Ok(ExitCode::FAILURE) };
+    let Some(rules) = load_or_report(&args.file)? else { return Ok(ExitCode::FAILURE) };
     let task = host::read_task(args.pid).map_err(|source| WeirError::Task { pid: args.pid, source })?.facts;
     print_facts(&task);
     let task = rules.task_mask(&task);

@@ -8,7 +8,6 @@ use device::BLOCK_BYTES;
 use fuse::LatencySummary;
 use host::{DeviceCall, MaxLatency};
 use std::time::Duration;
-use store::DataMode;
 use weir_status::{
     BufferLogReport, CacheMemoryReport, CountersReport, DirtyReport, ErrorCountsReport, InFlightReport,
     LatencyReport, LsnReport, SettingsReport, SlowestCallsReport, SlowestReport, SpaceReport, StartReport,
@@ -187,7 +186,7 @@ impl MountedStore {
     fn settings_report(&self) -> SettingsReport {
         let settings = self.stack.cache.settings();
         let bypass_after = self.stack.cache.bypass_after();
-        let mode = if bypass_after == u64::MAX { DataMode::Journal } else { DataMode::Ordered };
+        let in_force = self.policy.in_force();
         SettingsReport {
             fetch: word_of(FETCH_MODES, &settings.fetch).into(),
             memory_bytes_max: settings.memory_bytes_max,
@@ -195,8 +194,9 @@ impl MountedStore {
             delta_bytes_max: settings.delta_bytes_max,
             commit_interval_ms: whole_millis(settings.commit_interval),
             dirty_age_max_ms: whole_millis(settings.dirty_age_max),
-            data: mode.name().into(),
-            bypass_after_bytes: (mode == DataMode::Ordered).then_some(bypass_after),
+            data: in_force.data.name().into(),
+            bypass_after_bytes: (bypass_after != u64::MAX).then_some(bypass_after),
+            policy: in_force.policy().map(ToString::to_string),
             threads: self.front.threads,
         }
     }

@@ -16,7 +16,7 @@ impl FuseServer {
     ) -> FsCompletion<FileAttributes> {
         let timer = self.shared_timer(class);
         let fs = self.fs.clone();
-        let ttl = self.ttl;
+        let ttl = self.parts.ttl;
         Box::new(move |made| {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
@@ -33,7 +33,7 @@ impl FuseServer {
         reply: PendingReply,
     ) -> FsCompletion<FileAttributes> {
         let timer = self.shared_timer(class);
-        let ttl = self.ttl;
+        let ttl = self.parts.ttl;
         Box::new(move |done| {
             let _timer = timer;
             match done {

@@ -113,12 +113,12 @@ impl Bench {
         let requests = Arc::new(RequestCounter::default());
         let replies = tempfile::NamedTempFile::new().expect("a file");
         let appended = File::options().append(true).open(replies.path()).expect("the file");
-        let server = FuseServer::new(fs.clone(), latencies, requests, KernelCachePolicy::Full);
+        let server = FuseServer::new(&fs, latencies, requests, Arc::default(), KernelCachePolicy::Full);
         let dropped: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
         let drops = dropped.clone();
         let drop_pages =
             move |_, range: Range<u64>| drops.lock().expect("no panic").push((range.start, range.end));
-        server.page_invalidator.start(drop_pages).expect("threads");
+        server.parts.page_invalidator.start(drop_pages).expect("threads");
         let requests = RequestLoop {
             server,
             connection: FuseConnection::of(&appended).expect("a descriptor"),

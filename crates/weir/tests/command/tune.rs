@@ -2,6 +2,7 @@
 
 use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 const STREAM_BYTES: usize = 8 << 20;
 
@@ -52,4 +53,73 @@ fn old_words_are_refused_with_the_new_ones() {
     refused(&["order", "/mnt/demo", "strict"], "weir tune DIR --data");
     refused(&["mount", "--order", "strict", "/store", "/mnt/demo"], "--data journal");
     refused(&["mount", "--direct-after", "0", "/store", "/mnt/demo"], "--bypass-after SIZE");
+}
+
+/// Overwrites a file with whole pages and syncs it, as the task `name`. Returns how many of the pages the sync
+/// logged.
+fn logged_for(mounted: &Mounted, name: &str) -> u64 {
+    let logged = || mounted.status().counters.pages_logged_late;
+    let before = logged();
+    let path = mounted.path(name);
+    let write = move || {
+        let file = fs::File::create(path).expect("a file");
+        // Until the daemon has read this thread's name.
+        for _ in 0..100 {
+            file.write_all_at(&[7; 64 << 10], 0).expect("space");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        file.sync_all().expect("a store that works");
+        let done = logged();
+        file.write_all_at(&[8; 64 << 10], 0).expect("space");
+        file.sync_all().expect("a store that works");
+        logged() - done
+    };
+    assert!(before <= logged());
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name(name.into()).spawn_scoped(scope, write);
+        thread.expect("a thread").join().expect("no panic")
+    })
+}
+
+#[test]
+fn a_policy_decides_whose_syncs_are_logged_and_changes_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let rules = sandbox.path("rules");
+    fs::write(&rules, "background thread=scribe\n").expect("a file");
+    let rules = rules.to_str().expect("UTF-8");
+    let mounted = sandbox.mount_with(&["--policy", "critical", "--rules", rules]);
+    assert_eq!(mounted.status().settings.policy.as_deref(), Some("critical"));
+    assert_eq!(logged_for(&mounted, "scribe"), 0, "its sync waits for the store");
+    assert_eq!(logged_for(&mounted, "other"), 16);
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "sync"]));
+    assert_eq!(logged_for(&mounted, "scribe"), 16, "everybody is critical");
+    let bypassed = || mounted.status().counters.pages_bypassed;
+    let before = bypassed();
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "all"]));
+    assert_eq!(logged_for(&mounted, "scribe"), 0, "they were logged at once");
+    assert_eq!(bypassed(), before);
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--rules", rules]));
+    assert_eq!(mounted.status().settings.policy.as_deref(), Some("critical"));
+    assert_eq!(logged_for(&mounted, "scribe"), 0);
+    assert!(bypassed() > before);
+    mounted.unmount();
+}
+
+#[test]
+fn a_policy_and_rules_that_do_not_fit_are_refused() {
+    let sandbox = Sandbox::formatted();
+    let rules = sandbox.path("rules");
+    fs::write(&rules, "background titel=x\n").expect("a file");
+    let rules = rules.to_str().expect("UTF-8");
+    for (options, says) in [
+        (&["--policy", "critical"][..], "needs --rules"),
+        (&["--policy", "sync", "--rules", rules], "follows no rules"),
+        (&["--policy", "critical", "--rules", rules], "rules: line 1: expected"),
+    ] {
+        let refused = fails(weir().arg("mount").args(options).arg(sandbox.store()).arg(sandbox.path("mnt")));
+        assert_says(&refused, says);
+    }
 }

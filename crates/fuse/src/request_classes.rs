@@ -1,0 +1,67 @@
+//! Decides who makes a request, and whether somebody waits for it, from the rules in force.
+
+use crate::task_table::{TaskTable, TaskTableKeeper, TaskTableStatus};
+use arc_swap::ArcSwapOption;
+use request::{Origin, RuleSet};
+use std::sync::Arc;
+
+/// The rules in force for a mount: none at first. Whoever changes the rules shares it with the server.
+#[derive(Default)]
+pub struct RequestClasses {
+    in_force: ArcSwapOption<RulesInForce>,
+}
+
+/// Rules, and the tasks for which they are known to hold. Masks of different rule sets never meet, because
+/// both are replaced together.
+struct RulesInForce {
+    rules: Arc<RuleSet>,
+    tasks: Arc<TaskTable>,
+}
+
+impl RequestClasses {
+    /// Puts `rules` in force. Until the keeper [runs](TaskTableKeeper::run), rules about tasks hold for none.
+    pub fn set_rules(&self, rules: Arc<RuleSet>) -> TaskTableKeeper {
+        let (tasks, keeper) = TaskTable::new(rules.unknown_task_mask());
+        self.in_force.store(Some(Arc::new(RulesInForce { rules, tasks })));
+        keeper
+    }
+
+    /// Puts no rules in force: nobody is looked up, and all requests are critical.
+    pub fn clear(&self) {
+        self.in_force.store(None);
+    }
+
+    /// The origin of a request of this task, if rules are in force.
+    #[inline]
+    pub(crate) fn origin(&self, task: u32) -> Option<Origin> {
+        let in_force = self.in_force.load();
+        let RulesInForce { rules, tasks } = in_force.as_deref()?;
+        let (rule, class) = rules.decide(tasks.rules_of(task), rules.unnamed_file_mask());
+        Some(Origin { task, rule, class })
+    }
+
+    /// What is known about tasks, if rules are in force.
+    pub fn task_status(&self) -> Option<TaskTableStatus> {
+        self.in_force.load().as_deref().map(|in_force| in_force.tasks.status())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use request::{RequestClass, TaskFacts};
+
+    #[test]
+    fn a_task_is_critical_until_it_is_known() {
+        let classes = RequestClasses::default();
+        assert_eq!(classes.origin(7), None);
+        let rules = Arc::new(RuleSet::parse("background title=tar").expect("rules"));
+        let mut keeper = classes.set_rules(rules.clone());
+        assert_eq!(classes.origin(7).unwrap().class, RequestClass::Critical);
+        keeper.step(&mut |_| Ok(rules.task_mask(&TaskFacts { title: "tar".into(), ..TaskFacts::default() })));
+        let origin = classes.origin(7);
+        assert_eq!(origin, Some(Origin { task: 7, rule: 0, class: RequestClass::Background }));
+        classes.clear();
+        assert_eq!(classes.origin(7), None);
+    }
+}

@@ -1,0 +1,170 @@
+//! Which writes bypass the buffer, and for whom: the store's data mode, and the policy of this mount.
+
+use crate::error::WeirError;
+use crate::rules;
+use cache::Cache;
+use fuse::RequestClasses;
+use request::{BufferPolicy, RuleSet};
+use std::path::Path;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use store::DataMode;
+
+/// A policy, and the user's rules, which only the `critical` policies follow.
+#[derive(Debug, Clone)]
+pub(crate) struct PolicyChoice {
+    pub(crate) policy: BufferPolicy,
+    pub(crate) rules: RuleSet,
+}
+
+impl PolicyChoice {
+    /// The choice that options make, if any. Rules alone mean the policy `critical`.
+    pub(crate) fn of_options(
+        policy: Option<&BufferPolicy>,
+        rules_file: Option<&Path>,
+    ) -> Result<Option<PolicyChoice>, WeirError> {
+        let policy = match (policy, rules_file) {
+            (None, None) => return Ok(None),
+            (Some(policy), _) => policy.clone(),
+            (None, Some(_)) => BufferPolicy::Critical(request::LendingLevel::None),
+        };
+        let follows_rules = matches!(policy, BufferPolicy::Critical(_));
+        match rules_file {
+            Some(file) if follows_rules => Ok(Some(PolicyChoice { policy, rules: rules::load(file)? })),
+            Some(_) => Err(WeirError::UnusedRules { policy }),
+            None if follows_rules => Err(WeirError::NoRules { policy }),
+            None => Ok(Some(PolicyChoice { policy, rules: RuleSet::default() })),
+        }
+    }
+}
+
+/// What a mount does without a policy: only streams bypass the buffer.
+pub(crate) struct StreamSettings {
+    /// Bytes of sequential writes after which a file bypasses the buffer in data mode `ordered`.
+    pub(crate) bypass_after: u64,
+    /// The most bypassed bytes that a sync logs.
+    pub(crate) sync_log_bytes_max: u64,
+}
+
+/// Data mode and policy, and what follows them.
+pub(crate) struct WritePolicy {
+    cache: Cache,
+    classes: Arc<RequestClasses>,
+    streams: StreamSettings,
+    in_force: Mutex<PolicyInForce>,
+}
+
+/// What is in force now. One change at a time holds its lock to the end.
+pub(crate) struct PolicyInForce {
+    pub(crate) data: DataMode,
+    choice: Option<PolicyChoice>,
+    /// Ends the thread that looks at tasks when it is dropped.
+    _task_reader: Option<Sender<()>>,
+}
+
+impl PolicyInForce {
+    /// The policy, if one was chosen.
+    pub(crate) fn policy(&self) -> Option<&BufferPolicy> {
+        self.choice.as_ref().map(|choice| &choice.policy)
+    }
+
+    /// Whether no write bypasses the buffer.
+    fn logs_everything(&self) -> bool {
+        self.data == DataMode::Journal || self.policy() == Some(&BufferPolicy::All)
+    }
+}
+
+impl WritePolicy {
+    /// Puts data mode and policy in force.
+    pub(crate) fn new(
+        cache: Cache,
+        streams: StreamSettings,
+        data: DataMode,
+        choice: Option<PolicyChoice>,
+    ) -> WritePolicy {
+        let in_force = Mutex::new(PolicyInForce { data, choice: None, _task_reader: None });
+        let policy = WritePolicy { cache, classes: Arc::default(), streams, in_force };
+        policy.apply(&mut policy.in_force(), choice);
+        policy
+    }
+
+    /// The rules in force, for the server.
+    pub(crate) fn classes(&self) -> Arc<RequestClasses> {
+        self.classes.clone()
+    }
+
+    /// What is in force. It does not change while the result lives.
+    pub(crate) fn in_force(&self) -> MutexGuard<'_, PolicyInForce> {
+        self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the data mode. After an error of `make_durable` it is unchanged.
+    pub(crate) fn set_data<E>(
+        &self,
+        data: DataMode,
+        make_durable: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut in_force = self.in_force();
+        let before = std::mem::replace(&mut in_force.data, data);
+        // First of all: a sync covers all bypassed pages only if no write bypasses the buffer any more.
+        let is_stricter = in_force.logs_everything();
+        if is_stricter {
+            self.set_cache(&in_force);
+        }
+        let made = make_durable();
+        if made.is_err() {
+            in_force.data = before;
+        }
+        self.set_cache(&in_force);
+        made
+    }
+
+    /// Changes the policy. If no write bypasses the buffer any more, everything written before is durable on
+    /// return, or `make_durable` failed; the policy is in force then, too.
+    pub(crate) fn set_choice<E>(
+        &self,
+        choice: PolicyChoice,
+        make_durable: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut in_force = self.in_force();
+        self.apply(&mut in_force, Some(choice));
+        if in_force.logs_everything() { make_durable() } else { Ok(()) }
+    }
+
+    fn apply(&self, in_force: &mut PolicyInForce, choice: Option<PolicyChoice>) {
+        let rules = choice.as_ref().map(|choice| choice.policy.rules_in_force(choice.rules.clone()));
+        in_force.choice = choice;
+        // Masks of two rule sets must not meet.
+        self.classes.clear();
+        in_force._task_reader = rules.filter(|rules| !rules.rules().is_empty()).and_then(|rules| {
+            let rules = Arc::new(rules);
+            let mut keeper = self.classes.set_rules(rules.clone());
+            let (reader, stop) = channel();
+            let read = move |task| host::read_task(task).map(|found| rules.task_mask(&found.facts));
+            // Without the thread, rules about tasks hold for no task.
+            let started = thread::Builder::new()
+                .name("task-rules".into())
+                .spawn(move || keeper.run(&stop, read))
+                .inspect_err(|error| tracing::warn!("rules about tasks hold for none: {error}"));
+            started.is_ok().then_some(reader)
+        });
+        self.set_cache(in_force);
+    }
+
+    fn set_cache(&self, in_force: &PolicyInForce) {
+        let follows_classes = in_force.policy().is_some_and(BufferPolicy::whole_pages_bypass_buffer);
+        let bypass_after = match follows_classes {
+            _ if in_force.logs_everything() => u64::MAX,
+            true => 0,
+            false => self.streams.bypass_after,
+        };
+        self.cache.set_bypass_after(bypass_after);
+        self.cache.set_follows_classes(follows_classes);
+        self.cache.set_sync_log_bytes_max(if follows_classes {
+            u64::MAX
+        } else {
+            self.streams.sync_log_bytes_max
+        });
+    }
+}
