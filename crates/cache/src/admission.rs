@@ -191,6 +191,23 @@ impl AdmissionQueue {
         self.queue_of(wait, operation.cost.origin.class).push_back(operation);
     }
 
+    /// Makes the waiting operations of a task critical. Returns whether there are some.
+    pub(crate) fn make_critical(&mut self, task: u32) -> bool {
+        let AdmissionQueue { critical, background, to_bypass, .. } = self;
+        let before = critical.len();
+        for queue in [background, to_bypass] {
+            for mut operation in std::mem::take(queue) {
+                if operation.cost.origin.task == task {
+                    operation.cost.origin.class = RequestClass::Critical;
+                    critical.push_back(operation);
+                } else {
+                    queue.push_back(operation);
+                }
+            }
+        }
+        critical.len() > before
+    }
+
     /// Fails all waiting operations: nothing can change any more.
     pub(crate) fn refuse_all(&mut self, error: &CacheError, completions: &mut DeferredCompletions) {
         let AdmissionQueue { critical, background, to_bypass, .. } = self;
@@ -252,6 +269,7 @@ impl AdmissionControl {
     /// if the store is full, at once or after an attempt to make space.
     pub(crate) fn admit(&self, cost: TransactionCost, then: CacheCompletion<SpaceReservation>) {
         let mut state = self.shared.state();
+        let cost = cost.by(state.leases.for_admission(cost.origin, || self.shared.now()));
         let decision = self.decide_new(&mut state.for_admission(), &cost);
         let cleaned = || self.shared.store().counters().pages_cleaned;
         match decision {

@@ -20,7 +20,7 @@ use crate::volumes::{VolumeInUse, VolumeManager};
 use crate::write_back::{WriteBack, WriteBackReason};
 use buffer::{Buffer, BufferError, GroupNo};
 use device::{Clock, Device, Incarnation, ObjectId, PageNo};
-use request::Origin;
+use request::{LendingLevel, Origin};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -281,6 +281,13 @@ impl Cache {
     /// for any other.
     pub fn sync_for(&self, origin: Origin, scope: SyncScope, then: CacheCompletion<()>) {
         self.parts.committer.sync(origin, scope, then);
+    }
+
+    /// Lends the priority of critical tasks to a background task, because one of them waits for it: for 10 ms
+    /// its operations are admitted, and with `AdmissionAndSync` its syncs logged, as if they were critical;
+    /// what of it waits already, at once. Returns whether something waited.
+    pub fn lend(&self, task: u32, level: LendingLevel) -> bool {
+        self.parts.committer.lend(task, level)
     }
 
     /// Does a bounded piece of background work in the caller's thread.

@@ -11,7 +11,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
 use buffer::{BufferError, GROUP_BYTES};
 use device::{BLOCK_BYTES, Lsn, ObjectId};
-use request::{Origin, RequestClass};
+use request::{LendingLevel, Origin, RequestClass};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,9 @@ use std::time::Duration;
 /// Bypassed pages that one commit logs at most: 4 MiB, milliseconds under the lock. The next commit follows
 /// at once with the rest.
 const LATE_LOG_PAGES_MAX: usize = 1024;
+
+/// Pages that are logged for a lent sync under one hold of the lock: about a millisecond.
+const LENT_PAGES_MAX: usize = 256;
 
 /// The changes that a sync covers.
 #[derive(Debug, Clone, Copy)]
@@ -67,6 +70,7 @@ impl Committer {
     /// Completes `then` when what `scope` covers is durable.
     pub(crate) fn sync(&self, origin: Origin, scope: SyncScope, then: CacheCompletion<()>) {
         let mut state = self.shared.state();
+        let origin = state.leases.for_sync(origin, || self.shared.now());
         state.counters.syncs += 1;
         let CacheState { pages, log, .. } = &mut *state;
         if log.failed().is_none() {
@@ -113,6 +117,9 @@ impl Committer {
     ) -> Result<BTreeMap<PageKey, Lsn>, BufferError> {
         let range = match scope {
             _ if is_planted(CacheBug::SyncWithoutBytes) => return Ok(BTreeMap::new()),
+            _ if class == RequestClass::Background && is_planted(CacheBug::BackgroundSyncTold) => {
+                return Ok(BTreeMap::new());
+            }
             SyncScope::Logged => None,
             SyncScope::Object(object) => Some(bypass::of_object(object)),
             SyncScope::All => Some(bypass::ALL),
@@ -133,6 +140,49 @@ impl Committer {
         }
         log.log_bypassed(pages, unlogged.into_keys())?;
         Ok(BTreeMap::new())
+    }
+
+    /// Lends the priority of critical tasks to a background task. Returns whether something of it waited.
+    pub(crate) fn lend(&self, task: u32, level: LendingLevel) -> bool {
+        if level == LendingLevel::None {
+            return false;
+        }
+        let mut completions = DeferredCompletions::default();
+        let mut state = self.shared.state();
+        state.leases.lend(task, level, self.shared.now());
+        let mut was_waiting = state.space.admission.make_critical(task);
+        if was_waiting {
+            self.admission.admit_waiting(state.for_admission(), &mut completions);
+        }
+        drop(state);
+        completions.deliver();
+        if level == LendingLevel::AdmissionAndSync {
+            while self.log_for_lent_sync(task) {
+                was_waiting = true;
+            }
+        }
+        if was_waiting {
+            // For space that was released, but not yet durably; and for the pages that were logged.
+            self.shared.wake(BackgroundTask::Commit);
+        }
+        was_waiting
+    }
+
+    /// Logs some of the pages for which syncs of a task wait. `false` if there are none.
+    fn log_for_lent_sync(&self, task: u32) -> bool {
+        let mut state = self.shared.state();
+        let CacheState { pages, log, .. } = &mut *state;
+        let wanted = log.syncs.make_critical(task, LENT_PAGES_MAX);
+        if wanted.is_empty() || log.failed().is_some() {
+            return false;
+        }
+        if is_planted(CacheBug::LentPagesNotLogged) {
+            log.syncs.forget_wanted(task);
+            log.complete_store_waits(pages, &[]);
+        } else {
+            log.log_late(pages, wanted);
+        }
+        true
     }
 
     /// At the end of a mount: logs bypassed pages that could not be stored, and makes everything that is

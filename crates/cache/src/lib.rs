@@ -10,6 +10,7 @@ mod commit;
 mod delta;
 mod dirty_scan;
 mod error;
+mod leases;
 #[cfg(test)]
 mod lock_order_tests;
 mod locks;

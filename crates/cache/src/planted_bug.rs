@@ -46,6 +46,10 @@ pub enum CacheBug {
     PartBeforeWhole,
     /// A sync of a file does not cover its bypassed pages.
     SyncWithoutBytes,
+    /// A background sync is answered although the store lacks bypassed pages.
+    BackgroundSyncTold,
+    /// A sync to which is lent does not have its pages logged.
+    LentPagesNotLogged,
     /// Recovery lays older records over a later bypassed page that the store has.
     OlderOverBypassed,
     /// A bypassed page that the store lacks after a commit interval is not logged.

@@ -4,6 +4,7 @@
 use crate::admission::AdmissionView;
 use crate::bypassed_pages::BypassedAge;
 use crate::error::CacheError;
+use crate::leases::Leases;
 use crate::locks::{CacheLock, OrderedGuard, OrderedMutex};
 use crate::log::CacheLog;
 use crate::page_table::PageTable;
@@ -48,6 +49,7 @@ pub(crate) struct CacheState {
     pub(crate) reads: WaitingReads,
     pub(crate) seeks: SeekQueue,
     pub(crate) streams: StreamDetector,
+    pub(crate) leases: Leases,
     pub(crate) counters: CacheCounters,
 }
 
@@ -61,6 +63,7 @@ impl CacheState {
             reads: WaitingReads::default(),
             seeks: SeekQueue::default(),
             streams: StreamDetector::default(),
+            leases: Leases::default(),
             counters: CacheCounters { replayed, ..CacheCounters::default() },
         }
     }

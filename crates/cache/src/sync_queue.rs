@@ -111,6 +111,21 @@ impl SyncQueue {
         self.waiting_for_store.push(StoreWait { origin, wanted, then });
     }
 
+    /// Makes the syncs of a task that wait for the store critical. Returns some of the pages that they wait
+    /// for, at most `most`.
+    pub(crate) fn make_critical(&mut self, task: u32, most: usize) -> Vec<PageKey> {
+        let mut of_task: Vec<_> =
+            self.waiting_for_store.iter_mut().filter(|wait| wait.origin.task == task).collect();
+        of_task.iter_mut().for_each(|wait| wait.origin.class = RequestClass::Critical);
+        of_task.iter().flat_map(|wait| wait.wanted.keys().copied()).take(most).collect()
+    }
+
+    /// For a planted bug: the syncs of a task wait for no page any more.
+    pub(crate) fn forget_wanted(&mut self, task: u32) {
+        let of_task = self.waiting_for_store.iter_mut().filter(|wait| wait.origin.task == task);
+        of_task.for_each(|wait| wait.wanted.clear());
+    }
+
     /// Number of waiting syncs.
     pub(crate) fn waiting_count(&self) -> u64 {
         (self.waiting.len() + self.waiting_for_store.len()) as u64

@@ -1,9 +1,9 @@
 //! Classes of requests: what is logged for whom, and who goes first.
 
 use crate::common::plain::Machine;
-use cache::{BackgroundTask, Cache, CacheError, ObjectChange, SyncScope, TransactionCost};
+use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, ObjectChange, SyncScope, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, PageNo, VolumeId};
-use request::{Origin, RequestClass};
+use request::{LendingLevel, Origin, RequestClass};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -145,4 +145,38 @@ fn the_ends_of_an_unaligned_write_are_logged_and_the_pages_between_bypass() {
     machine.sync(&cache).expect("a buffer that works");
     let cache = crash(&machine, cache);
     assert_eq!(cache.read_now(FILE, 12288, 10240).unwrap(), [3; 10240]);
+}
+
+#[test]
+fn what_is_lent_to_goes_first_and_its_sync_is_logged() {
+    let machine = Machine::new(5);
+    let cache = open(&machine);
+    let task = Origin { task: 7, ..BACKGROUND };
+    let bytes = [3; 16 * BLOCK_BYTES];
+    let mut offset = 0;
+    while change_at_once(&cache, task, pages_of(FILE, offset, &bytes)).is_some() {
+        offset += bytes.len() as u64;
+    }
+    let written = Arc::new(AtomicBool::new(false));
+    let told = written.clone();
+    let cost = TransactionCost { origin: task, ..TransactionCost::of(&[pages_of(FILE, offset, &bytes)]) };
+    let write =
+        move |tx: &mut CacheTransaction<'_>| tx.apply(&[pages_of(FILE, offset, &[3; 16 * BLOCK_BYTES])]);
+    cache.transact(cost, write, move |done: Result<_, CacheError>| {
+        told.store(done.is_ok(), Ordering::Relaxed)
+    });
+    let synced = is_synced(&cache, task, FILE);
+    assert!(!cache.lend(8, LendingLevel::AdmissionAndSync), "another task");
+    assert!(!cache.lend(7, LendingLevel::None));
+    assert!(cache.lend(7, LendingLevel::Admission));
+    assert!(written.load(Ordering::Relaxed), "it is logged");
+    cache.step(BackgroundTask::Commit);
+    assert!(!synced.load(Ordering::Relaxed), "its sync waits on");
+    assert!(cache.lend(7, LendingLevel::AdmissionAndSync));
+    cache.step(BackgroundTask::Commit);
+    assert!(synced.load(Ordering::Relaxed));
+    change_at_once(&cache, task, pages_of(FILE, offset, &bytes)).expect("the lease lasts").unwrap();
+    let cache = crash(&machine, cache);
+    let all = cache.read_now(FILE, 0, offset as usize).unwrap();
+    assert!(all.iter().all(|&byte| byte == 3), "the sync covered what was there when it was asked for");
 }
