@@ -188,6 +188,11 @@ impl Cache {
         self.parts.shared.set_sync_log_bytes_max(bytes);
     }
 
+    /// See [`follows_classes`](CacheSettings::follows_classes).
+    pub fn follows_classes(&self) -> bool {
+        self.parts.shared.follows_classes()
+    }
+
     /// Sets [`follows_classes`](CacheSettings::follows_classes) for later writes.
     pub fn set_follows_classes(&self, follows: bool) {
         self.parts.shared.set_follows_classes(follows);

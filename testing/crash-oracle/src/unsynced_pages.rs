@@ -31,10 +31,30 @@ impl<P> Default for UnsyncedPages<P> {
     }
 }
 
-/// Whether a write may bypass the log: whole pages, within the file or from its end on.
-pub fn may_bypass(offset: u64, len: u64, size: u64) -> bool {
-    let is_whole = |at: u64| at.is_multiple_of(PAGE);
-    len > 0 && is_whole(offset | len) && offset <= size && (offset + len <= size || is_whole(size))
+/// Which writes may bypass the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BypassScope {
+    /// No write.
+    Nothing,
+    /// Writes of whole pages alone.
+    WritesOfWholePages,
+    /// The whole pages of every write.
+    WholePages,
+}
+
+impl BypassScope {
+    /// The bytes of a write that may bypass the log: whole pages, within the file or from its end on.
+    pub fn bypassing(self, offset: u64, len: u64, size: u64) -> Option<Range<u64>> {
+        let start = offset.next_multiple_of(PAGE);
+        let end = (offset + len) / PAGE * PAGE;
+        let is_in_scope = match self {
+            BypassScope::Nothing => false,
+            BypassScope::WritesOfWholePages => start == offset && end == offset + len,
+            BypassScope::WholePages => true,
+        };
+        let leaves_no_hole = offset <= size && (end <= size || size <= start || size.is_multiple_of(PAGE));
+        (is_in_scope && start < end && leaves_no_hole).then_some(start..end)
+    }
 }
 
 impl<P> UnsyncedPages<P> {
@@ -91,7 +111,9 @@ mod tests {
 
     #[test]
     fn a_write_bypasses_within_a_file_or_from_its_end_on() {
-        let goes = may_bypass;
+        let goes = |offset, len, size| {
+            BypassScope::WritesOfWholePages.bypassing(offset, len, size) == Some(offset..offset + len)
+        };
         assert!(
             goes(0, PAGE, 0)
                 && goes(PAGE, PAGE, 2 * PAGE)
@@ -101,5 +123,17 @@ mod tests {
         assert!(!goes(0, 0, PAGE) && !goes(1, PAGE, PAGE) && !goes(0, 100, PAGE));
         assert!(!goes(PAGE, PAGE, 0), "it would leave a hole");
         assert!(!goes(0, 2 * PAGE, 5000), "the end is within a page");
+        assert_eq!(BypassScope::Nothing.bypassing(0, PAGE, 0), None);
+    }
+
+    #[test]
+    fn the_pages_between_the_ends_of_a_write_bypass() {
+        let goes = |offset, len, size| BypassScope::WholePages.bypassing(offset, len, size);
+        assert_eq!(goes(100, 3 * PAGE, 100), Some(PAGE..3 * PAGE), "the old end is in the first part");
+        assert_eq!(goes(100, 3 * PAGE, 5000), None, "the old end is between");
+        assert_eq!(goes(100, 3 * PAGE, 2 * PAGE), Some(PAGE..3 * PAGE));
+        assert_eq!(goes(100, 3 * PAGE, 3 * PAGE + 50), Some(PAGE..3 * PAGE), "it is in the last part");
+        assert_eq!(goes(100, PAGE, 9 * PAGE), None, "no page is whole");
+        assert_eq!(goes(100, 3 * PAGE, 99), None, "it would leave a hole");
     }
 }

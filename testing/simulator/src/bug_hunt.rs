@@ -63,6 +63,8 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::CloneBeforeBytes, 300_000),
     (PlantedRule::PartBeforeWhole, 300_000),
     (PlantedRule::SyncWithoutBytes, 300_000),
+    (PlantedRule::BackgroundSyncTold, 300_000),
+    (PlantedRule::LentPagesNotLogged, 1_000_000),
     (PlantedRule::OlderOverBypassed, 300_000),
     (PlantedRule::OverdueNotLogged, 300_000),
     (PlantedRule::EndWithoutCommit, 1_000_000),

@@ -5,6 +5,7 @@
 //! programs (`exhaustive.rs`). The compiler asks for all but the last two.
 
 use crate::model::{FsModel, ModelId, ModelName};
+use crash_oracle::BypassScope;
 use fs::{FallocateMode, FileKind, FsError, IfExists, SetXattrMode, SizePolicy};
 use std::sync::Arc;
 
@@ -62,8 +63,8 @@ pub(crate) enum ModelChange {
         file: ModelId,
         offset: u64,
         bytes: Arc<Vec<u8>>,
-        /// Whether whole pages of the write may bypass the buffer.
-        bypasses: bool,
+        /// What of it may bypass the buffer.
+        bypasses: BypassScope,
     },
     SetSize {
         file: ModelId,
@@ -169,7 +170,7 @@ impl ModelChange {
             return false;
         };
         let is_apart = one.end <= other.start || other.end <= one.start;
-        one_file != file || is_apart && !one_bypasses && !bypasses
+        one_file != file || is_apart && [one_bypasses, bypasses] == [BypassScope::Nothing; 2]
     }
 
     /// The existing inodes that the change must find. The client holds them until the reply.

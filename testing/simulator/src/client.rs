@@ -241,6 +241,7 @@ impl SimulationRun {
         for &id in &held {
             self.hold(id)?;
         }
+        let origin = self.media.draw_origin(client);
         let ticket = self.clients.next;
         self.clients.next = RequestNumber(ticket.0 + 1);
         let clock: Arc<dyn Clock> = self.media.clock.clone();
@@ -249,9 +250,9 @@ impl SimulationRun {
         let request = call.prepare(&asked);
         self.clients.waiting.insert(ticket, WaitingClient { client, asked, held });
         match when {
-            IssueTime::Now => request(&self.stack().fs),
+            IssueTime::Now => request(&self.stack().fs.by(origin)),
             IssueTime::AfterTurns(operations) => {
-                let fs = self.stack().fs.clone();
+                let fs = self.stack().fs.by(origin);
                 self.media.meanwhile.comes_after(operations, Box::new(move || request(&fs)));
             }
         }

@@ -12,6 +12,7 @@ use crate::oracle::SyncScope;
 use crate::request_generator::ClientRequest;
 use crate::run_state::SimulationRun;
 use crate::stack::RandomPick;
+use crash_oracle::BypassScope;
 use device::SeededRng;
 use fs::{FallocateMode, FileKind, IfExists, SetXattrMode, SizePolicy};
 use sim_disk::DiskFaults;
@@ -274,8 +275,8 @@ fn perform(run: &mut SimulationRun, step: ProgramStep) -> Result<(), String> {
         _ => {}
     }
     // A step that needs a name which an earlier step removed is skipped.
-    let is_bypassing = run.stack().cache.bypass_after() < u64::MAX;
-    if let Some(change) = change(run.oracle.now(), step, is_bypassing) {
+    let bypasses = run.stack().bypass_scope();
+    if let Some(change) = change(run.oracle.now(), step, bypasses) {
         run.ask(0, IssueTime::Now, ClientRequest::Change(change))?;
         run.settle()?;
     }
@@ -292,7 +293,7 @@ fn place(model: &FsModel, path: &str) -> Option<(ModelId, ModelName)> {
     }
 }
 
-fn change(model: &FsModel, step: ProgramStep, is_bypassing: bool) -> Option<ModelChange> {
+fn change(model: &FsModel, step: ProgramStep, bypasses: BypassScope) -> Option<ModelChange> {
     let inode = |path| place(model, path).and_then(|(parent, name)| model.lookup(parent, &name).ok());
     let file = |path| inode(path).filter(|&id| model.get(id).body.kind() == FileKind::File);
     Some(match step {
@@ -302,7 +303,7 @@ fn change(model: &FsModel, step: ProgramStep, is_bypassing: bool) -> Option<Mode
         }
         ProgramStep::Write(path, offset, len) => {
             let bytes = Arc::new((0..len).map(|at| 1 + (at % 251) as u8).collect());
-            ModelChange::Write { file: file(path)?, offset, bytes, bypasses: is_bypassing }
+            ModelChange::Write { file: file(path)?, offset, bytes, bypasses }
         }
         ProgramStep::SetSize(path, size) => ModelChange::SetSize { file: file(path)?, size },
         ProgramStep::SetMode(path) => ModelChange::SetMode { inode: inode(path)?, mode: 0o4751 },

@@ -94,6 +94,7 @@ impl SimulationRun {
             self.turns_without_reply = 0;
         }
         self.switch_order();
+        self.lend();
         self.faults();
         self.live_or_die()
     }

@@ -2,7 +2,7 @@
 //! model. The model is simple on purpose.
 
 use crate::change::{ChangeErrno, ModelChange};
-use crash_oracle::{CrashFile, WritePath, may_bypass};
+use crash_oracle::{CrashFile, WritePath};
 use fs::{CallerCredentials, FallocateMode, FileAttributes, FileKind, IfExists, Ino, SizePolicy};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -254,9 +254,20 @@ impl FsModel {
             ModelChange::Exchange { one, other } => self.exchange(one, other, now)?,
             ModelChange::Write { file, offset, bytes, bypasses } => {
                 let size = self.get(*file).content().len() as u64;
-                let bypasses = *bypasses && may_bypass(*offset, bytes.len() as u64, size);
-                let path = if bypasses { self.bypass } else { WritePath::Logged };
-                self.file_mut(*file)?.write(*offset, bytes, path);
+                let (start, end) = (*offset, offset + bytes.len() as u64);
+                let bypassing = bypasses.bypassing(start, bytes.len() as u64, size).unwrap_or(end..end);
+                let bypass = self.bypass;
+                let content = self.file_mut(*file)?;
+                for (part, path) in [
+                    (start..bypassing.start, WritePath::Logged),
+                    (bypassing.clone(), bypass),
+                    (bypassing.end..end, WritePath::Logged),
+                ] {
+                    if !part.is_empty() {
+                        let of_bytes = (part.start - start) as usize..(part.end - start) as usize;
+                        content.write(part.start, &bytes[of_bytes], path);
+                    }
+                }
                 self.get_mut(*file).modify(now);
             }
             ModelChange::SetSize { file, size } => {
@@ -518,6 +529,7 @@ impl FsModel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crash_oracle::BypassScope;
     use std::sync::Arc;
 
     fn add(model: &mut FsModel, parent: ModelId, name: &[u8], kind: FileKind) -> ModelId {
@@ -564,7 +576,15 @@ mod tests {
         let mut model = FsModel::new();
         let file = add(&mut model, ModelId::ROOT, b"file", FileKind::File);
         model
-            .make(&ModelChange::Write { file, offset: 3, bytes: Arc::new(vec![7, 7]), bypasses: false }, None)
+            .make(
+                &ModelChange::Write {
+                    file,
+                    offset: 3,
+                    bytes: Arc::new(vec![7, 7]),
+                    bypasses: BypassScope::Nothing,
+                },
+                None,
+            )
             .expect("a file");
         assert_eq!(model.get(file).content(), [0, 0, 0, 7, 7]);
         model.make(&ModelChange::SetSize { file, size: 4 }, None).expect("a file");
@@ -580,7 +600,15 @@ mod tests {
             .make(&ModelChange::Unlink { parent: ModelId::ROOT, name: b"file".to_vec() }, None)
             .expect("it exists");
         model
-            .make(&ModelChange::Write { file, offset: 0, bytes: Arc::new(vec![1]), bypasses: false }, None)
+            .make(
+                &ModelChange::Write {
+                    file,
+                    offset: 0,
+                    bytes: Arc::new(vec![1]),
+                    bypasses: BypassScope::Nothing,
+                },
+                None,
+            )
             .expect("still there");
         model.drop_nameless();
         assert!(!model.inodes.contains_key(&file));

@@ -341,6 +341,7 @@ mod tests {
     use super::super::stack::SeenInode;
     use super::*;
     use crate::model::CALLER;
+    use crash_oracle::BypassScope;
     use fs::{FileAttributes, FileKind};
     use std::sync::Arc;
 
@@ -383,7 +384,7 @@ mod tests {
     }
 
     fn write(file: ModelId, offset: u64, byte: u8) -> ModelChange {
-        ModelChange::Write { file, offset, bytes: Arc::new(vec![byte]), bypasses: false }
+        ModelChange::Write { file, offset, bytes: Arc::new(vec![byte]), bypasses: BypassScope::Nothing }
     }
 
     /// An oracle that saw a file made and synced, then two bytes written to it.

@@ -103,6 +103,10 @@ pub(crate) enum PlantedRule {
     PartBeforeWhole,
     /// A sync of a file does not wait for its bypassed pages.
     SyncWithoutBytes,
+    /// A background sync does not wait for the store to have bypassed pages.
+    BackgroundSyncTold,
+    /// The cache answers a sync to which was lent, and does not log its pages.
+    LentPagesNotLogged,
     /// Recovery applies older changes over newer bypassed pages.
     OlderOverBypassed,
     /// The cache does not log a bypassed page that the store has not taken after a commit interval.
@@ -185,6 +189,8 @@ impl PlantedRule {
             PlantedRule::CloneBeforeBytes => Some(cache::CacheBug::CloneBeforeBytes),
             PlantedRule::PartBeforeWhole => Some(cache::CacheBug::PartBeforeWhole),
             PlantedRule::SyncWithoutBytes => Some(cache::CacheBug::SyncWithoutBytes),
+            PlantedRule::BackgroundSyncTold => Some(cache::CacheBug::BackgroundSyncTold),
+            PlantedRule::LentPagesNotLogged => Some(cache::CacheBug::LentPagesNotLogged),
             PlantedRule::OlderOverBypassed => Some(cache::CacheBug::OlderOverBypassed),
             PlantedRule::OverdueNotLogged => Some(cache::CacheBug::OverdueNotLogged),
             PlantedRule::EndWithoutCommit => Some(cache::CacheBug::EndWithoutCommit),

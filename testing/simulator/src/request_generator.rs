@@ -4,6 +4,7 @@ use crate::change::ModelChange;
 use crate::model::{FsModel, ModelBody, ModelId, ModelName};
 use crate::model_rights::{ACCESS_ACL, CAPABILITY, DEFAULT_ACL, ModelAcl};
 use crate::options::SimulatorOptions;
+use crash_oracle::BypassScope;
 use device::{BLOCK_BYTES, SeededRng};
 use fs::{FallocateMode, FileKind, IfExists, SeekWhence, SetXattrMode, SizePolicy};
 use std::sync::Arc;
@@ -93,6 +94,8 @@ pub(crate) struct RequestGenerator {
     read_until: Option<(ModelId, u64)>,
     /// Draws writes of whole pages, if these bypass the buffer. They are then more frequent.
     whole_pages: Option<SeededRng>,
+    /// What bypasses the buffer.
+    bypasses: BypassScope,
 }
 
 /// Weights of kinds of requests, for a while. Extreme weights produce rare combinations.
@@ -138,12 +141,21 @@ impl RequestGenerator {
     pub(crate) fn new(seed: u64, temper: WorkloadProfile) -> RequestGenerator {
         let mut random = SeededRng::new(seed);
         let mood = RequestWeights::draw(&mut random, temper);
-        RequestGenerator { random, temper, freeing: 0, mood, read_until: None, whole_pages: None }
+        RequestGenerator {
+            random,
+            temper,
+            freeing: 0,
+            mood,
+            read_until: None,
+            whole_pages: None,
+            bypasses: BypassScope::Nothing,
+        }
     }
 
-    /// Sets whether whole pages bypass the buffer from now on.
-    pub(crate) fn set_bypassing(&mut self, bypasses: bool) {
-        self.whole_pages = bypasses.then(|| self.random.clone());
+    /// Sets what bypasses the buffer from now on.
+    pub(crate) fn set_bypassing(&mut self, bypasses: BypassScope) {
+        self.bypasses = bypasses;
+        self.whole_pages = (bypasses != BypassScope::Nothing).then(|| self.random.clone());
     }
 
     fn bytes_max(&self) -> u64 {
@@ -255,12 +267,7 @@ impl RequestGenerator {
             (offset, len)
         };
         let bytes = Arc::new(self.bytes(len));
-        ClientRequest::Change(ModelChange::Write {
-            file,
-            offset,
-            bytes,
-            bypasses: self.whole_pages.is_some(),
-        })
+        ClientRequest::Change(ModelChange::Write { file, offset, bytes, bypasses: self.bypasses })
     }
 
     fn bytes(&mut self, len: u64) -> Vec<u8> {

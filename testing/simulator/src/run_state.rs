@@ -185,19 +185,36 @@ impl SimulationRun {
     /// Lets writes of this life bypass the buffer, if the settings say so.
     fn may_bypass(&mut self) {
         self.oracle.allow_bypassing();
-        self.workload.set_bypassing(self.media.settings.bypass_after < u64::MAX);
+        self.workload.set_bypassing(self.media.bypass_scope());
     }
 
     /// Switches the journal mode at random. Bypassing is switched on only between requests: the reply to a
     /// request under way would not tell which mode applied to it.
     pub(crate) fn switch_order(&mut self) {
-        let Some(after) = self.media.draw_order() else { return };
-        let is_bypassing = after < u64::MAX;
+        let Some((after, follows_classes)) = self.media.draw_order() else { return };
         let all_idle = self.clients.idle().len() == self.clients.len() && !self.media.meanwhile.waits();
-        if !is_bypassing || all_idle {
+        if after == u64::MAX || all_idle {
             self.stack().cache.set_bypass_after(after);
-            self.workload.set_bypassing(is_bypassing);
-            self.media.log.event(|| format!("=== pages bypass the buffer: {is_bypassing}"), &[after]);
+            self.stack().cache.set_follows_classes(follows_classes);
+            let bypasses = self.stack().bypass_scope();
+            self.workload.set_bypassing(bypasses);
+            self.media.log.event(|| format!("=== what bypasses the buffer: {bypasses:?}"), &[after]);
+        }
+    }
+
+    /// Lends to a task at random: now, or inside the next step of background work.
+    pub(crate) fn lend(&mut self) {
+        let Some((task, level)) = self.media.draw_loan(self.clients.len()) else { return };
+        let cache = self.stack().cache.clone();
+        let log = self.media.log.clone();
+        let lend = move || {
+            let was_waiting = cache.lend(task, level);
+            log.event(|| format!("  lent to {task}: {was_waiting}"), &[task.into(), was_waiting.into()]);
+        };
+        if task % 2 == 0 && !self.media.meanwhile.has_steps() {
+            self.media.meanwhile.steps_after(task.into(), Box::new(lend));
+        } else {
+            lend();
         }
     }
 

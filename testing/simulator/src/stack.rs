@@ -8,8 +8,10 @@ use crate::options::SimulatorOptions;
 use crate::planted_rules::PlantedRule;
 use crate::request_generator::WorkloadProfile;
 use cache::{BackgroundTask, Cache, CacheSettings, FetchMode, RecoveredBuffer, StepProgress};
+use crash_oracle::BypassScope;
 use device::{Clock, Device, SeededRng, StoreId};
 use fs::{FileAttributes, FileKind, Fs, Ino};
+use request::{LendingLevel, Origin, RequestClass};
 use sim_disk::{DiskFaults, DroppedWrites, PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -41,6 +43,11 @@ const DIRECT: u64 = 0xd12e_c700;
 /// turn in [`ORDER_SWITCHED_ONE_IN`].
 const SWITCHES: u64 = 0x54a1_7c00;
 const ORDER_SWITCHED_ONE_IN: u64 = 50;
+/// Mixed into the seed. In half of the runs with bypassing the cache follows classes in some lives, clients are
+/// critical or not, and some are lent to.
+const CLASSES: u64 = 0xc1a5_5e50;
+/// With classes, something is lent at one turn in this many.
+const LENT_ONE_IN: u64 = 10;
 /// Mixed into the seed. In one run in four the store and the buffer grow, up to [`GROWTHS`] times together.
 const GROWS: u64 = 0x6209;
 const GROWTHS: u32 = 4;
@@ -65,6 +72,8 @@ pub(crate) struct SimulatedMedia {
     pub(crate) settings: CacheSettings,
     /// Draws whether whole pages bypass the buffer in a life. `None` if they never do in this run.
     bypass: Option<SeededRng>,
+    /// Draws the classes of requests. `None` if all are critical in this run.
+    classes: Option<SeededRng>,
     /// Whether the journal mode changes during a life.
     switches_order: bool,
     segment_blocks: u32,
@@ -119,6 +128,9 @@ impl SimulatedMedia {
             meanwhile: Arc::default(),
             settings: CacheSettings::default(),
             bypass: SeededRng::new(options.seed ^ DIRECT).once_in(2).then(|| SeededRng::new(seed ^ DIRECT)),
+            classes: (SeededRng::new(options.seed ^ DIRECT).once_in(2)
+                && SeededRng::new(options.seed ^ CLASSES).once_in(2))
+            .then(|| SeededRng::new(seed ^ CLASSES)),
             switches_order: SeededRng::new(options.seed ^ SWITCHES).once_in(2),
             segment_blocks,
             nodes_max,
@@ -149,13 +161,39 @@ impl SimulatedMedia {
             self.settings.bypass_after = bypass.pick(&[u64::MAX, 0, 0, 0, 8192]);
             self.settings.sync_log_bytes_max = bypass.pick(&[u64::MAX, 0, 8192]);
         }
+        self.settings.follows_classes = self.classes.as_mut().is_some_and(|classes| !classes.once_in(3));
     }
 
-    /// Draws whether the journal mode changes now. Returns the new `bypass_after`: the length of a stream
-    /// after which its writes bypass the buffer.
-    pub(crate) fn draw_order(&mut self) -> Option<u64> {
+    /// What may bypass the buffer at the start of the next life.
+    pub(crate) fn bypass_scope(&self) -> BypassScope {
+        bypass_scope(self.settings.bypass_after, self.settings.follows_classes)
+    }
+
+    /// Draws who makes a client's request. A client is one task.
+    pub(crate) fn draw_origin(&mut self, client: usize) -> Origin {
+        let is_background = self.classes.as_mut().is_some_and(|classes| classes.once_in(2));
+        let class = if is_background { RequestClass::Background } else { RequestClass::Critical };
+        Origin { task: client as u32 + 1, class, ..Origin::UNMATCHED }
+    }
+
+    /// Draws whether something is lent now: to which of `clients`, and what.
+    pub(crate) fn draw_loan(&mut self, clients: usize) -> Option<(u32, LendingLevel)> {
+        let classes = self.classes.as_mut()?;
+        let level = |classes: &mut SeededRng| {
+            classes.pick(&[LendingLevel::Admission, LendingLevel::AdmissionAndSync])
+        };
+        classes.once_in(LENT_ONE_IN).then(|| (classes.below(clients as u64) as u32 + 1, level(classes)))
+    }
+
+    /// Draws whether the journal mode changes now. Returns the new `bypass_after`, the length of a stream after
+    /// which its writes bypass the buffer, and whether the cache follows classes from now on.
+    pub(crate) fn draw_order(&mut self) -> Option<(u64, bool)> {
         let bypass = self.bypass.as_mut().filter(|_| self.switches_order)?;
-        bypass.once_in(ORDER_SWITCHED_ONE_IN).then(|| bypass.pick(&[u64::MAX, 0, 8192]))
+        if !bypass.once_in(ORDER_SWITCHED_ONE_IN) {
+            return None;
+        }
+        let after = bypass.pick(&[u64::MAX, 0, 8192]);
+        Some((after, self.classes.as_mut().is_some_and(|classes| !classes.once_in(3))))
     }
 
     /// Copies the disks as they are, onto a power supply of their own.
@@ -307,7 +345,17 @@ fn draw_settings(random: &mut SeededRng) -> CacheSettings {
         checkpoint_blocks: random.pick(&[20, 100, 1000]),
         bypass_after: u64::MAX,
         sync_log_bytes_max: u64::MAX,
+        follows_classes: false,
         buffer_is_given_up: false,
+    }
+}
+
+/// What a cache with these settings lets bypass the buffer.
+fn bypass_scope(bypass_after: u64, follows_classes: bool) -> BypassScope {
+    match bypass_after {
+        u64::MAX => BypassScope::Nothing,
+        _ if follows_classes => BypassScope::WholePages,
+        _ => BypassScope::WritesOfWholePages,
     }
 }
 
@@ -358,6 +406,11 @@ impl SimulatedStack {
         } else {
             Err(format!("the check finds:\n  {}", findings.join("\n  ")))
         }
+    }
+
+    /// What bypasses the buffer now.
+    pub(crate) fn bypass_scope(&self) -> BypassScope {
+        bypass_scope(self.cache.bypass_after(), self.cache.follows_classes())
     }
 
     /// Walks the whole tree and reads every byte.

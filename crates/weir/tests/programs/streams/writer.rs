@@ -3,7 +3,7 @@
 use crate::streams::content::{KEPT_MAX, Version, fill, patch};
 use crate::streams::files::WriterFiles;
 use crate::streams::history::{History, Name, Tick, What};
-use crash_oracle::{PAGE_BYTES, may_bypass};
+use crash_oracle::{BypassScope, PAGE_BYTES};
 use device::SeededRng;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -342,7 +342,7 @@ impl Writer {
             _ => len,
         };
         self.streams.insert(file, (next, in_order));
-        in_order > after && may_bypass(offset, len, self.size(file))
+        in_order > after && BypassScope::WritesOfWholePages.bypassing(offset, len, self.size(file)).is_some()
     }
 
     fn sync(&mut self, world: &World, open: &mut Open) -> io::Result<()> {
