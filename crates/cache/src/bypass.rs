@@ -126,9 +126,7 @@ pub(crate) fn log_before(
             ObjectChange::Zero { object, offset, len } => {
                 log_edges(buffer, pages, object, offset..offset.saturating_add(len))?
             }
-            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer }
-                if !is_planted(CacheBug::CloneBeforeBytes) =>
-            {
+            ObjectChange::Transfer(transfer) if !is_planted(CacheBug::CloneBeforeBytes) => {
                 let Range { start, end } = transfer.source();
                 let from = PageKey { object: transfer.from, page: start };
                 let to = PageKey { object: transfer.from, page: end };

@@ -105,7 +105,7 @@ impl Relogger {
             oldest.0 < groups.start.0 + span / 2 && transfers.stuck_dependency(one.op.lsn, is_stuck).is_some()
         };
         for one in transfers.iter().filter(stays).take(RELOG_STEP) {
-            let RangeOp { transfer, lsn, .. } = one.op;
+            let RangeOp { transfer, lsn } = one.op;
             let Some(group) = self.append_again(state, lsn, &[one.op.record()])? else { return Ok(()) };
             for (page, entry) in one.dependencies() {
                 let Some(dirt) = entry.dirty_state() else { return Ok(()) };
@@ -220,7 +220,7 @@ impl Relogger {
     ) -> Result<Option<GroupNo>, CacheError> {
         let bytes = records.iter().map(|record| match record {
             LogRecord::Write { bytes, .. } => bytes.len() as u64,
-            LogRecord::Clone(_) | LogRecord::Move(_) => TRANSFER_BYTES,
+            LogRecord::Transfer(_) => TRANSFER_BYTES,
             _ => 0,
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());

@@ -148,9 +148,8 @@ pub(crate) fn copy_range(pages: u64, first: u64, at: u64) -> TransactionCost {
     // The cost does not depend on the objects.
     let from = VolumeId::MAIN.object(1, 0);
     let to = VolumeId::MAIN.object(2, 0);
-    let transfer =
-        PageTransfer { from, first: PageNo(first), end: PageNo(first + pages), to, at: PageNo(at) };
-    plus(TransactionCost::of(&[ObjectChange::Clone { transfer }]), allocate(false))
+    let transfer = PageTransfer::clone_range(from, PageNo(first)..PageNo(first + pages), to, PageNo(at));
+    plus(TransactionCost::of(&[ObjectChange::Transfer(transfer)]), allocate(false))
 }
 
 /// Turning a range of a file into holes, with size and times. Unless the range is whole pages its edges are

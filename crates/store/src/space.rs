@@ -281,7 +281,7 @@ impl PageMap {
                     }
                 }
                 LogEntry::Delete { object: of, .. } => drop(object(of)),
-                LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => {
+                LogEntry::Transfer { transfer, .. } => {
                     object(&transfer.from);
                     object(&transfer.to);
                     ranges += self.nodes_for_transfer(transfer);

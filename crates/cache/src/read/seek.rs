@@ -302,8 +302,8 @@ mod tests {
     #[test]
     fn seek_is_not_told_of_a_full_store_while_space_is_being_made() {
         let target = VolumeId::MAIN.object(6, 1);
-        let transfer = PageTransfer::whole_object(VolumeId::MAIN.object(5, 1), target);
-        let op = RangeOp::of(&LogRecord::Clone(transfer), Lsn(1)).expect("a clone");
+        let transfer = PageTransfer::clone_of(VolumeId::MAIN.object(5, 1), target);
+        let op = RangeOp::of(&LogRecord::Transfer(transfer), Lsn(1)).expect("a clone");
         let patience = Duration::from_secs(30);
         let mut state = CacheState::default();
         state.pages.begin_range_op(PendingRangeOp::new(op, GroupNo(1), Duration::ZERO, false));

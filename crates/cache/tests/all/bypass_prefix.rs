@@ -7,7 +7,7 @@ use crate::common::volume_model::{ObjectStep, VolumeModel, read_objects};
 use crate::common::{Disks, apply_at_once};
 use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange};
 use crash_oracle::{CrashHistory, HistoryMoment, SyncScope};
-use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SeededRng, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SeededRng, TransferKind, VolumeId};
 use sim_disk::SimClock;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -79,9 +79,16 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
             if of == to {
                 return;
             }
-            let transfer =
-                PageTransfer { from: object(of), first: PageNo(page), end, to: object(to), at: PageNo(at) };
-            if kind == 18 { ObjectStep::Clone(transfer) } else { ObjectStep::Move(transfer) }
+            let kind = if kind == 18 { TransferKind::Clone } else { TransferKind::Move };
+            let transfer = PageTransfer {
+                kind,
+                from: object(of),
+                first: PageNo(page),
+                end,
+                to: object(to),
+                at: PageNo(at),
+            };
+            ObjectStep::Transfer(transfer)
         }
     };
     let steps = vec![step, ObjectStep::Write(COUNTER, 0, number.to_le_bytes().to_vec())];

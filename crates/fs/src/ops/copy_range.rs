@@ -63,13 +63,12 @@ impl FsTransaction<'_> {
         }
         let pages = len.div_ceil(PAGE);
         if source_inode.is_written() {
-            let first = PageNo(offset / PAGE);
-            let end = PageNo(offset / PAGE + pages);
+            let first = offset / PAGE;
             let from = self.data_object(source, &source_inode);
             let to = self.data_object(slot, &inode);
-            self.add_data_change(ObjectChange::Clone {
-                transfer: PageTransfer { from, first, end, to, at: PageNo(at / PAGE) },
-            });
+            let cloned = PageNo(first)..PageNo(first + pages);
+            let transfer = PageTransfer::clone_range(from, cloned, to, PageNo(at / PAGE));
+            self.add_data_change(ObjectChange::Transfer(transfer));
             inode.set_size(inode.size().max(at + len));
             inode.set_written();
             self.charge(slot, &before, &mut inode, at..at + len, 0);

@@ -258,7 +258,7 @@ fn steps_for(holders: u64) -> Vec<(u64, u64)> {
         let (to, lsn) = (file(slot), Lsn(slot));
         store
             .data()
-            .apply(&[StoreChange::Clone { transfer: PageTransfer::whole_object(FILE, to), lsn }])
+            .apply(&[StoreChange::Transfer { transfer: PageTransfer::clone_of(FILE, to), lsn }])
             .expect("space");
     }
     for number in 1000..1600 {

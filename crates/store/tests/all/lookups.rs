@@ -134,9 +134,8 @@ fn a_block_that_is_shared_while_its_segment_is_cleaned_stays_until_a_walk_has_fo
             assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Working));
         }
         // The distances differ, so that pages are shared one by one.
-        let transfer =
-            PageTransfer { from: FILE, first: PageNo(0), end: PageNo(PAGES), to: copy, at: PageNo(1) };
-        store.data().apply(&[StoreChange::Clone { transfer, lsn: Lsn(90_000) }]).expect("space");
+        let transfer = PageTransfer::clone_range(FILE, PageNo(0)..PageNo(PAGES), copy, PageNo(1));
+        store.data().apply(&[StoreChange::Transfer { transfer, lsn: Lsn(90_000) }]).expect("space");
         for _ in 0..3 {
             round(&store);
             store.maintenance().checkpoint_twice().expect("a sound disk");
