@@ -17,7 +17,7 @@ use crate::maintenance_plan::{
 use crate::map::ScanPurpose;
 use crate::scrub::{ScrubProgress, StoreScrub};
 use crate::shared::StoreShared;
-use crate::space_search::{AfterCleaning, SearchStep, SpaceSearch};
+use crate::space_search::{SearchStep, SpaceSearch};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::volume_changes;
 use crate::writer::WriterLock;
@@ -317,31 +317,19 @@ impl StoreMaintenance<'_> {
         volume_changes::free_deleted_step(self.shared, self.writer)
     }
 
-    /// Cleans until a round has ended, and makes checkpoints where the round needs them. Each step takes its
-    /// locks anew, so others may use the store meanwhile.
+    /// Cleans until a round has ended. Each step takes its locks anew, so others may use the store meanwhile.
     ///
     /// Returns whether segments died, or held less than was counted. Dead ones are free after two
     /// checkpoints.
     ///
     /// # Errors
-    /// Those of [`clean_step`](StoreMaintenance::clean_step), and of
-    /// [`checkpoint`](StoreMaintenance::checkpoint).
+    /// Those of [`clean_step`](StoreMaintenance::clean_step).
     pub fn clean_round(&self) -> Result<bool, StoreError> {
-        let pages_moved = || self.shared.medium.counting().now().pages_cleaned;
-        // Pages moved when two checkpoints were last asked for.
-        let mut asked = None;
         loop {
             match self.clean_step()? {
                 CleaningOutcome::Idle => return Ok(false),
                 CleaningOutcome::Working => {}
                 CleaningOutcome::RoundEnded(segments) => return Ok(segments > 0),
-                CleaningOutcome::NeedsCheckpoint => {
-                    if asked.replace(pages_moved()) == Some(pages_moved()) {
-                        self.give_up_round();
-                        return Ok(false);
-                    }
-                    self.checkpoint_twice()?;
-                }
             }
         }
     }
@@ -349,6 +337,9 @@ impl StoreMaintenance<'_> {
     /// One bounded step of cleaning: it visits 64 nodes of the map, or moves an eighth of a segment, at most
     /// a MiB. Other threads wait at most for the repointing of what one step moved. No lock that readers or
     /// writers need is held during I/O.
+    ///
+    /// Where moving lacks space, the step makes two checkpoints and tries again. If it still lacks space, it
+    /// gives the round up: the victims are left alone until more of them has died.
     ///
     /// # Errors
     /// [`StoreError::NotBegun`], [`StoreError::Stopped`], or the device's: the step may be tried again. A
@@ -528,10 +519,9 @@ impl StoreMaintenance<'_> {
                 }
                 SearchStep::Clean => {
                     let outcome = self.clean_step()?;
-                    match search.note_cleaned(outcome, self.shared.medium.counting().now().pages_cleaned) {
-                        AfterCleaning::Nothing => {}
-                        AfterCleaning::FreesDead => self.checkpoint_twice()?,
-                        AfterCleaning::GivesUpRound => self.give_up_round(),
+                    search.note_cleaned(outcome);
+                    if let CleaningOutcome::RoundEnded(_) = outcome {
+                        self.checkpoint_twice()?;
                     }
                     return Ok(WORKED);
                 }
@@ -579,12 +569,6 @@ impl StoreMaintenance<'_> {
         match self.clean_step_if_due()? {
             None | Some(CleaningOutcome::Working) => {}
             Some(CleaningOutcome::RoundEnded(_)) => self.checkpoint_twice()?,
-            Some(CleaningOutcome::NeedsCheckpoint) => {
-                self.checkpoint_twice()?;
-                if self.clean_step()? == CleaningOutcome::NeedsCheckpoint {
-                    self.give_up_round();
-                }
-            }
             Some(CleaningOutcome::Idle) => {
                 self.checkpoint_twice()?;
                 self.state.pauses().nothing_to_clean_as_of = Some(batches);

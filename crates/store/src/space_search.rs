@@ -32,8 +32,6 @@ pub struct SpaceSearch {
     allocated_at: Option<u64>,
     /// Rounds of cleaning that have ended.
     rounds: usize,
-    /// Pages that the cleaner had moved when this round last asked for checkpoints.
-    checkpoint_asked_at: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,16 +61,6 @@ pub(crate) enum SearchStep {
     Clean,
     /// There is nothing left to do, except to free what has died.
     End,
-}
-
-/// The step that must follow a step of cleaning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AfterCleaning {
-    Nothing,
-    /// Dead segments are to be freed.
-    FreesDead,
-    /// The round is given up.
-    GivesUpRound,
 }
 
 impl SpaceSearch {
@@ -138,32 +126,18 @@ impl SpaceSearch {
         self.stage = SearchStage::Cleaning;
     }
 
-    /// Notes a step of cleaning, after which the cleaner has moved `moved` pages in all.
-    pub(crate) fn note_cleaned(&mut self, outcome: CleaningOutcome, moved: u64) -> AfterCleaning {
+    /// Notes a step of cleaning.
+    pub(crate) fn note_cleaned(&mut self, outcome: CleaningOutcome) {
         match outcome {
-            CleaningOutcome::Working => AfterCleaning::Nothing,
-            CleaningOutcome::Idle => self.end_cleaning(AfterCleaning::Nothing),
+            CleaningOutcome::Working => {}
+            CleaningOutcome::Idle => self.stage = SearchStage::Ended,
             // The first round may have begun before the blocks died that can be gained now.
-            CleaningOutcome::RoundEnded(0) if self.rounds > 0 => self.end_cleaning(AfterCleaning::Nothing),
+            CleaningOutcome::RoundEnded(0) if self.rounds > 0 => self.stage = SearchStage::Ended,
             CleaningOutcome::RoundEnded(_) => {
                 self.rounds += 1;
-                self.checkpoint_asked_at = None;
                 self.stage = SearchStage::Merging;
-                AfterCleaning::FreesDead
-            }
-            CleaningOutcome::NeedsCheckpoint if self.checkpoint_asked_at == Some(moved) => {
-                self.end_cleaning(AfterCleaning::GivesUpRound)
-            }
-            CleaningOutcome::NeedsCheckpoint => {
-                self.checkpoint_asked_at = Some(moved);
-                AfterCleaning::FreesDead
             }
         }
-    }
-
-    fn end_cleaning(&mut self, after: AfterCleaning) -> AfterCleaning {
-        self.stage = SearchStage::Ended;
-        after
     }
 }
 
@@ -262,11 +236,12 @@ mod tests {
     #[test]
     fn deltas_are_merged_again_after_each_round() {
         let mut search = cleaning();
-        assert_eq!(search.note_cleaned(CleaningOutcome::Working, 0), AfterCleaning::Nothing);
-        assert_eq!(search.note_cleaned(CleaningOutcome::RoundEnded(0), 0), AfterCleaning::FreesDead);
+        search.note_cleaned(CleaningOutcome::Working);
+        assert_eq!(search.next_step(&gauges()), SearchStep::Clean);
+        search.note_cleaned(CleaningOutcome::RoundEnded(0));
         assert_eq!(search.next_step(&gauges()), SearchStep::Merge, "the first may have begun before");
         search.note_merged();
-        assert_eq!(search.note_cleaned(CleaningOutcome::RoundEnded(0), 0), AfterCleaning::Nothing);
+        search.note_cleaned(CleaningOutcome::RoundEnded(0));
         assert_eq!(search.next_step(&gauges()), SearchStep::End);
     }
 
@@ -275,7 +250,7 @@ mod tests {
         let mut search = cleaning();
         let mut rounds = 0;
         while search.next_step(&gauges()) == SearchStep::Clean {
-            assert_eq!(search.note_cleaned(CleaningOutcome::RoundEnded(1), 0), AfterCleaning::FreesDead);
+            search.note_cleaned(CleaningOutcome::RoundEnded(1));
             search.note_merged();
             rounds += 1;
         }
@@ -284,15 +259,9 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_moves_nothing_between_checkpoints_is_given_up() {
+    fn an_idle_cleaner_ends_the_search() {
         let mut search = cleaning();
-        let needs = CleaningOutcome::NeedsCheckpoint;
-        assert_eq!(search.note_cleaned(needs, 3), AfterCleaning::FreesDead);
-        assert_eq!(search.note_cleaned(needs, 4), AfterCleaning::FreesDead);
-        assert_eq!(search.note_cleaned(needs, 4), AfterCleaning::GivesUpRound);
-        assert_eq!(search.next_step(&gauges()), SearchStep::End);
-        let mut search = cleaning();
-        assert_eq!(search.note_cleaned(CleaningOutcome::Idle, 0), AfterCleaning::Nothing);
+        search.note_cleaned(CleaningOutcome::Idle);
         assert_eq!(search.next_step(&gauges()), SearchStep::End);
     }
 }

@@ -32,7 +32,10 @@ pub(crate) fn half_dead() -> Store {
 
 /// The half-dead store, with a round that has walked the map and not moved anything.
 pub(crate) fn walked() -> Store {
-    let store = half_dead();
+    walk(half_dead())
+}
+
+fn walk(store: Store) -> Store {
     while store
         .maintenance
         .lock_cleaner()
@@ -61,6 +64,46 @@ fn the_last_victims_are_let_go_while_there_are_more_holders_than_may_be() {
     assert_eq!(bound(1_048_576), victims);
     assert_eq!(bound(1_048_577), victims[..victims.len() - 1]);
     assert_eq!(bound(usize::MAX), victims[..1], "one stays, however many hold its blocks");
+}
+
+/// Takes all free segments that the cleaner may take.
+fn take_spare_segments(store: &Store) {
+    let mut map = store.shared.map_mut();
+    while map.nodes.segments.free_count() > map.floor(SpaceClass::Cleaner) {
+        map.nodes.segments.take(SegmentUse::Log).expect("it is free");
+    }
+}
+
+#[test]
+fn a_step_without_space_makes_checkpoints_and_moves() {
+    let store = half_dead();
+    let object = VolumeId::MAIN.object(2, 1);
+    for number in 0..100 {
+        let bytes = Arc::new(device::Page::zeroed());
+        let write = StoreChange::Write { object, page: PageNo(number), bytes, page_lsn: Lsn(2000) };
+        store.data().apply(&[write]).expect("space");
+    }
+    let store = walk(store);
+    // These segments are free after two checkpoints.
+    store.data().apply(&[StoreChange::Delete { object, lsn: Lsn(3000) }]).expect("space");
+    take_spare_segments(&store);
+    let before = store.counters().checkpoints;
+    while store.counters().pages_cleaned == 0 {
+        assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Working));
+    }
+    assert_eq!(store.counters().checkpoints - before, 2);
+}
+
+#[test]
+fn a_round_for_which_checkpoints_free_nothing_is_given_up() {
+    let store = half_dead();
+    store.maintenance().checkpoint_twice().expect("a sound disk");
+    let store = walk(store);
+    take_spare_segments(&store);
+    let mut steps = std::iter::repeat_with(|| store.maintenance().clean_step());
+    let outcome = steps.find(|step| *step != Ok(CleaningOutcome::Working));
+    assert_eq!(outcome, Some(Ok(CleaningOutcome::RoundEnded(0))));
+    assert_eq!(store.counters().pages_cleaned, 0);
 }
 
 /// Marks all entries of the victims' blocks as shared, and cleans with them; whether those that moved are so

@@ -214,7 +214,6 @@ fn steps(store: &Store) -> Vec<(u64, u64)> {
         steps.extend((blocks > 0).then_some((blocks, after.entries_repointed - before.entries_repointed)));
         match step {
             CleaningOutcome::Working => {}
-            CleaningOutcome::NeedsCheckpoint => store.maintenance().checkpoint_twice().expect("a sound disk"),
             CleaningOutcome::Idle | CleaningOutcome::RoundEnded(_) => return steps,
         }
         before = store.counters();

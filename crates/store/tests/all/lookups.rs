@@ -48,7 +48,6 @@ fn round(store: &Store) -> (u64, u64, bool) {
                 let nodes = now.nodes_visited + now.node_reads - before.nodes_visited - before.node_reads;
                 return (segments, nodes, now.walks > before.walks);
             }
-            CleaningOutcome::NeedsCheckpoint => store.maintenance().checkpoint_twice().expect("a sound disk"),
             CleaningOutcome::Idle => return (0, 0, false),
         }
     }
@@ -162,9 +161,7 @@ fn clean_all(store: &Store) {
         match store.maintenance().clean_step().expect("a sound disk") {
             CleaningOutcome::Working => {}
             CleaningOutcome::Idle => break,
-            CleaningOutcome::NeedsCheckpoint | CleaningOutcome::RoundEnded(_) => {
-                store.maintenance().checkpoint_twice().expect("a sound disk")
-            }
+            CleaningOutcome::RoundEnded(_) => store.maintenance().checkpoint_twice().expect("a sound disk"),
         }
     }
     store.maintenance().checkpoint_twice().expect("a sound disk");
@@ -272,15 +269,7 @@ fn a_head_that_cannot_be_read_for_a_moment_keeps_its_owners() {
             let _ = store.maintenance().clean_step();
         }
         disk.heal();
-        loop {
-            match store.maintenance().clean_step().expect("a sound disk") {
-                CleaningOutcome::Working => {}
-                CleaningOutcome::NeedsCheckpoint => {
-                    store.maintenance().checkpoint_twice().expect("a sound disk")
-                }
-                CleaningOutcome::RoundEnded(_) | CleaningOutcome::Idle => break,
-            }
-        }
+        while store.maintenance().clean_step().expect("a sound disk") == CleaningOutcome::Working {}
         store.maintenance().checkpoint_twice().expect("a sound disk");
         assert_eq!(findings(&store), [], "after {steps} steps");
     }

@@ -113,9 +113,7 @@ fn clean_all(store: &Store) {
         match store.maintenance().clean_step().expect("a sound disk") {
             CleaningOutcome::Working => {}
             CleaningOutcome::RoundEnded(0) | CleaningOutcome::Idle => return,
-            CleaningOutcome::RoundEnded(_) | CleaningOutcome::NeedsCheckpoint => {
-                store.maintenance().checkpoint_twice().expect("space")
-            }
+            CleaningOutcome::RoundEnded(_) => store.maintenance().checkpoint_twice().expect("space"),
         }
     }
 }
