@@ -237,8 +237,8 @@ impl<'a> StoreMaintenance<'a> {
 
     /// Whether cleaning is owed: free space is low and a round may find some, or the round under way is
     /// behind. [`step`](StoreMaintenance::step) makes such a step unless the last one found nothing to clean.
-    pub fn cleaning_is_due(&self) -> bool {
-        self.shared.map().cleaning_is_due()
+    pub fn cleaning_is_owed(&self) -> bool {
+        self.shared.map().cleaning_is_owed()
     }
 
     /// Pages that may be written back before the next [`step`](StoreMaintenance::step) with
@@ -355,7 +355,7 @@ impl StoreMaintenance<'_> {
     /// Those of [`clean_step`](StoreMaintenance::clean_step).
     pub fn clean_step_if_due(&self) -> Result<Option<CleaningOutcome>, StoreError> {
         let mut cleaner = self.state.lock_cleaner();
-        if self.cleaning_is_due() { cleaner.step(self.shared, self.writer).map(Some) } else { Ok(None) }
+        if self.cleaning_is_owed() { cleaner.step(self.shared, self.writer).map(Some) } else { Ok(None) }
     }
 
     /// Ends a round that needs more space than two checkpoints have freed. Its victims are left alone until
@@ -435,7 +435,7 @@ impl StoreMaintenance<'_> {
             free_segments_run_low,
             host_fs_is_full: false,
             is_freeing: map.volumes.dying().len() > 0,
-            cleaning_is_owed: map.cleaning_is_due(),
+            cleaning_is_owed: map.cleaning_is_owed(),
             cleaning_may_help: map.is_short_of_space() || map.nodes.segments.counts_may_be_high(),
             merge_is_worth_it,
         }

@@ -535,8 +535,8 @@ impl PageMap {
         )
     }
 
-    /// Whether a step of cleaning is due for what was written.
-    pub(crate) fn cleaning_is_due(&self) -> bool {
+    /// Whether a step of cleaning is owed for what was written.
+    pub(crate) fn cleaning_is_owed(&self) -> bool {
         match (self.cleaning_left(), self.reservations.pacer) {
             (Some(left), Some(pace)) => pace.is_due(left),
             _ if self.cleaning_shortfall() == 0 => false,

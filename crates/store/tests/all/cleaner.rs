@@ -34,7 +34,7 @@ fn where_nothing_can_be_cleaned_it_says_so() {
     let (_power, _disk, store) = fresh(64, 1);
     assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Idle));
     assert_eq!(store.maintenance().clean_round(), Ok(false));
-    assert!(!store.maintenance().cleaning_is_due());
+    assert!(!store.maintenance().cleaning_is_owed());
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn cleaning_is_called_for_where_space_is_short_and_some_of_it_may_be_dead() {
     write(&store, 0..100, 1);
     write(&store, (0..100).step_by(2), 1000);
     assert!(
-        !store.maintenance().is_short_of_space() && !store.maintenance().cleaning_is_due(),
+        !store.maintenance().is_short_of_space() && !store.maintenance().cleaning_is_owed(),
         "there is enough"
     );
     let mut number = 1000;
@@ -51,7 +51,7 @@ fn cleaning_is_called_for_where_space_is_short_and_some_of_it_may_be_dead() {
         write(&store, number..number + 1, 1);
         number += 1;
     }
-    assert!(store.maintenance().cleaning_is_due());
+    assert!(store.maintenance().cleaning_is_owed());
 }
 
 #[test]
@@ -63,13 +63,13 @@ fn what_is_owed_is_paid_once_however_many_pay() {
     assert_eq!(store.maintenance().pages_between_cleaning_checks(), u64::MAX, "and nothing is to be paid");
     let mut number = 2000;
     while store.maintenance().pages_between_cleaning_checks() == u64::MAX
-        || !store.maintenance().cleaning_is_due()
+        || !store.maintenance().cleaning_is_owed()
     {
         write(&store, number..number + 1, 1);
         number += 1;
         // Chooses victims, and with them the price.
         if store.maintenance().pages_between_cleaning_checks() == u64::MAX
-            && store.maintenance().cleaning_is_due()
+            && store.maintenance().cleaning_is_owed()
         {
             assert_eq!(store.maintenance().clean_step_if_due(), Ok(Some(CleaningOutcome::Working)));
         }
@@ -82,7 +82,7 @@ fn what_is_owed_is_paid_once_however_many_pay() {
             .count()
     };
     std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(pay))));
-    assert!(!store.maintenance().cleaning_is_due());
+    assert!(!store.maintenance().cleaning_is_owed());
     let moved = store.counters().pages_cleaned;
     (0..10).for_each(|_| assert_eq!(store.maintenance().clean_step_if_due(), Ok(None)));
     assert_eq!(store.counters().pages_cleaned, moved);
@@ -98,7 +98,7 @@ fn what_a_round_has_emptied_is_not_cleaned_for_again_while_checkpoints_give_it_b
     // The checkpoint gives places to the nodes that the round changes.
     store.maintenance().checkpoint().expect("a checkpoint");
     let mut number = 2000;
-    while !store.maintenance().cleaning_is_due() {
+    while !store.maintenance().cleaning_is_owed() {
         write(&store, number..number + 1, 1);
         number += 1;
     }
@@ -106,9 +106,9 @@ fn what_a_round_has_emptied_is_not_cleaned_for_again_while_checkpoints_give_it_b
     assert!(emptied(&store) > 2);
     assert!(store.space().now().free < free, "its copies took some, and nothing is free yet");
     // A writer would otherwise begin the next round, and hurry although these segments are nearly free.
-    assert!(!store.maintenance().cleaning_is_due());
+    assert!(!store.maintenance().cleaning_is_owed());
     (0..2).for_each(|_| store.maintenance().checkpoint().expect("a checkpoint"));
-    assert!(!store.maintenance().cleaning_is_due() && store.space().now().free > free);
+    assert!(!store.maintenance().cleaning_is_owed() && store.space().now().free > free);
 }
 
 #[test]
