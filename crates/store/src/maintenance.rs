@@ -12,7 +12,7 @@ use crate::delta_merge::IdleMergeRound;
 use crate::error::StoreError;
 use crate::host_space;
 use crate::maintenance_plan::{
-    MaintenanceGauges, MaintenancePauses, MaintenanceStep, QUIET_PERIOD, RETRY_AFTER, RETRY_STUCK_AFTER,
+    MaintenanceGauges, MaintenanceNotes, MaintenanceStep, QUIET_PERIOD, RETRY_AFTER, RETRY_STUCK_AFTER,
 };
 use crate::map::ScanPurpose;
 use crate::scrub::{ScrubProgress, StoreScrub};
@@ -73,7 +73,7 @@ pub(crate) struct MaintenanceState {
     /// Pages that callers have applied.
     pages_applied: AtomicU64,
     /// Held for moments. No other lock is taken meanwhile.
-    pauses: Mutex<MaintenancePauses>,
+    notes: Mutex<MaintenanceNotes>,
 }
 
 impl Default for MaintenanceState {
@@ -84,7 +84,7 @@ impl Default for MaintenanceState {
             idle_merge: Mutex::default(),
             checkpoint_blocks: AtomicU64::new(u64::MAX),
             pages_applied: AtomicU64::new(0),
-            pauses: Mutex::default(),
+            notes: Mutex::default(),
         }
     }
 }
@@ -97,7 +97,7 @@ impl MaintenanceState {
 
     /// Lets the host file system be asked for space again.
     pub(crate) fn may_allocate_again(&self) {
-        self.pauses().allocate_not_before = Duration::ZERO;
+        self.notes().allocate_not_before = Duration::ZERO;
     }
 
     pub(crate) fn lock_cleaner(&self) -> MutexGuard<'_, SegmentCleaner> {
@@ -114,19 +114,19 @@ impl MaintenanceState {
         self.scrub.lock().expect("no panic while scrubbing")
     }
 
-    fn pauses(&self) -> MutexGuard<'_, MaintenancePauses> {
-        self.pauses.lock().expect("no panic while holding pauses")
+    fn notes(&self) -> MutexGuard<'_, MaintenanceNotes> {
+        self.notes.lock().expect("no panic while holding notes")
     }
 
-    /// The pauses at `now`. Merging rests for a while after pages were applied.
-    fn pauses_at(&self, now: Duration) -> MaintenancePauses {
+    /// The notes at `now`. Merging rests for a while after pages were applied.
+    fn notes_at(&self, now: Duration) -> MaintenanceNotes {
         let applied = self.pages_applied.load(Ordering::Relaxed);
-        let mut pauses = self.pauses();
-        if pauses.pages_applied != applied {
-            pauses.pages_applied = applied;
-            pauses.merge_not_before = now + QUIET_PERIOD;
+        let mut notes = self.notes();
+        if notes.pages_applied != applied {
+            notes.pages_applied = applied;
+            notes.merge_not_before = now + QUIET_PERIOD;
         }
-        *pauses
+        *notes
     }
 }
 
@@ -421,11 +421,11 @@ impl StoreMaintenance<'_> {
         let length = self.shared.progress.length();
         let merge_is_worth_it = self.merge_is_worth_it();
         let free_segments_run_low = host_space::allocation_is_due(self.shared);
-        let pauses = self.state.pauses_at(now);
+        let notes = self.state.notes_at(now);
         let map = self.shared.map();
         MaintenanceGauges {
             now,
-            pauses,
+            notes,
             log_blocks: length.blocks,
             log_blocks_max: self.state.checkpoint_blocks.load(Ordering::Relaxed),
             log_reads: length.reads,
@@ -460,14 +460,14 @@ impl StoreMaintenance<'_> {
             MaintenanceStep::TrimDead => {
                 let batches = self.shared.medium.counting().now().batches;
                 self.checkpoint_twice()?;
-                self.state.pauses().trimmed_as_of = batches;
+                self.state.notes().trimmed_as_of = batches;
             }
             MaintenanceStep::TrimFreed => {
-                self.state.pauses().trim_not_before = clock.monotonic() + QUIET_PERIOD;
+                self.state.notes().trim_not_before = clock.monotonic() + QUIET_PERIOD;
                 self.checkpoint_twice()?;
                 // Blocks that are freed meanwhile are trimmed next time.
                 let is_freeing = self.is_freeing();
-                self.state.pauses().has_freed = is_freeing;
+                self.state.notes().has_freed = is_freeing;
             }
             MaintenanceStep::Merge => self.merge_step(clock)?,
         }
@@ -537,7 +537,7 @@ impl StoreMaintenance<'_> {
     fn allocate_ahead_or_pause(&self, clock: &dyn Clock) -> bool {
         let has_space = host_space::allocate_ahead(self.shared).unwrap_or(false);
         if !has_space {
-            self.state.pauses().allocate_not_before = clock.monotonic() + RETRY_AFTER;
+            self.state.notes().allocate_not_before = clock.monotonic() + RETRY_AFTER;
         }
         has_space
     }
@@ -546,7 +546,7 @@ impl StoreMaintenance<'_> {
     fn allocate_more_or_pause(&self, clock: &dyn Clock) -> bool {
         let has_more = host_space::allocate_more(self.shared).unwrap_or(false);
         if !has_more {
-            self.state.pauses().allocate_not_before = clock.monotonic() + RETRY_AFTER;
+            self.state.notes().allocate_not_before = clock.monotonic() + RETRY_AFTER;
         }
         has_more
     }
@@ -555,10 +555,10 @@ impl StoreMaintenance<'_> {
     fn free_step(&self, clock: &dyn Clock) -> Result<(), StoreError> {
         let freed = self.free_deleted_step();
         let now = clock.monotonic();
-        let mut pauses = self.state.pauses();
+        let mut notes = self.state.notes();
         match &freed {
-            Ok(_) => pauses.has_freed = true,
-            Err(_) => pauses.free_not_before = now + RETRY_AFTER,
+            Ok(_) => notes.has_freed = true,
+            Err(_) => notes.free_not_before = now + RETRY_AFTER,
         }
         freed.map(drop)
     }
@@ -571,7 +571,7 @@ impl StoreMaintenance<'_> {
             Some(CleaningOutcome::RoundEnded(_)) => self.checkpoint_twice()?,
             Some(CleaningOutcome::Idle) => {
                 self.checkpoint_twice()?;
-                self.state.pauses().nothing_to_clean_as_of = Some(batches);
+                self.state.notes().nothing_to_clean_as_of = Some(batches);
             }
         }
         Ok(())
@@ -584,7 +584,7 @@ impl StoreMaintenance<'_> {
         let merged = self.idle_merge_step();
         let now = clock.monotonic();
         let pause = if merged.is_ok() { now - begun } else { RETRY_AFTER };
-        self.state.pauses().merge_not_before = now + pause;
+        self.state.notes().merge_not_before = now + pause;
         match merged {
             Err(error) if !error.is_full() => Err(error),
             _ => Ok(()),
@@ -594,11 +594,11 @@ impl StoreMaintenance<'_> {
     /// Once in a while: segments that could not be read may be readable now.
     fn retry_stuck_now_and_then(&self, now: Duration) {
         {
-            let mut pauses = self.state.pauses();
-            if now < pauses.retry_not_before {
+            let mut notes = self.state.notes();
+            if now < notes.retry_not_before {
                 return;
             }
-            pauses.retry_not_before = now + RETRY_STUCK_AFTER;
+            notes.retry_not_before = now + RETRY_STUCK_AFTER;
         }
         self.retry_stuck_segments();
     }

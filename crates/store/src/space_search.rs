@@ -144,27 +144,16 @@ impl SpaceSearch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::maintenance_plan::MaintenancePauses;
+    use crate::maintenance_plan::MaintenanceNotes;
     use std::time::Duration;
 
     const NOW: Duration = Duration::from_secs(100);
     const LATER: Duration = Duration::from_secs(101);
 
     /// The host file system was asked just now.
-    const ASKED: MaintenancePauses = MaintenancePauses {
-        free_not_before: Duration::ZERO,
-        has_freed: false,
-        trim_not_before: Duration::ZERO,
-        allocate_not_before: LATER,
-        merge_not_before: Duration::ZERO,
-        retry_not_before: Duration::ZERO,
-        pages_applied: 0,
-        nothing_to_clean_as_of: None,
-        trimmed_as_of: 0,
-    };
-
     fn gauges() -> MaintenanceGauges {
-        MaintenanceGauges { now: NOW, pauses: ASKED, cleaning_may_help: true, ..Default::default() }
+        let notes = MaintenanceNotes { allocate_not_before: LATER, ..Default::default() };
+        MaintenanceGauges { now: NOW, notes, cleaning_may_help: true, ..Default::default() }
     }
 
     /// A search that cleans.
@@ -191,11 +180,11 @@ mod tests {
 
     #[test]
     fn allocating_and_freeing_come_before_each_stage() {
-        let may_ask = MaintenanceGauges { pauses: MaintenancePauses::default(), ..gauges() };
+        let may_ask = MaintenanceGauges { notes: MaintenanceNotes::default(), ..gauges() };
         let freeing = MaintenanceGauges { is_freeing: true, ..gauges() };
         let both = MaintenanceGauges { is_freeing: true, ..may_ask };
         let mut resting = freeing;
-        resting.pauses.free_not_before = LATER;
+        resting.notes.free_not_before = LATER;
         for mut search in [SpaceSearch::default(), cleaning()] {
             let by_stage = search.next_step(&gauges());
             assert_eq!(search.next_step(&both), SearchStep::AllocateMore);
