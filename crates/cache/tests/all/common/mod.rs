@@ -11,7 +11,7 @@ use cache::{
     BackgroundTask, Cache, CacheError, CacheSettings, FetchMode, ObjectChange, SpaceReservation,
     TransactionCost,
 };
-use crash_oracle::{CrashHistory, SyncScope};
+use crash_oracle::{CrashHistory, SyncedBytes};
 use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, PageTransfer, SeededRng, TransferKind};
 pub use disks::Disks;
 use sim_disk::SimClock;
@@ -183,7 +183,7 @@ impl Run {
 
     /// Records that everything is durable.
     pub fn all_synced(&mut self) {
-        self.history.synced(self.history.moment(), SyncScope::All);
+        self.history.synced(self.history.moment(), SyncedBytes::All);
     }
 
     /// Applies one transaction; `false` if the power failed.
