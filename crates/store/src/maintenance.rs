@@ -348,48 +348,11 @@ impl StoreMaintenance<'_> {
         self.state.lock_cleaner().step(self.shared, self.writer)
     }
 
-    /// As [`clean_step`](StoreMaintenance::clean_step), if a step is still due when this thread gets the
-    /// lock: of several threads that owe a step, only one makes it.
-    ///
-    /// # Errors
-    /// Those of [`clean_step`](StoreMaintenance::clean_step).
-    pub fn clean_step_if_due(&self) -> Result<Option<CleaningOutcome>, StoreError> {
-        let mut cleaner = self.state.lock_cleaner();
-        if self.cleaning_is_owed() { cleaner.step(self.shared, self.writer).map(Some) } else { Ok(None) }
-    }
-
-    /// Ends a round that needs more space than two checkpoints have freed. Its victims are left alone until
-    /// more of them has died.
-    pub fn give_up_round(&self) {
-        self.state.lock_cleaner().give_up_round(self.shared);
-    }
-
-    /// Lets cleaning try segments again that it could not empty, as blocks that could not be read may be
-    /// readable by now. Otherwise it leaves such a segment alone until more of it is dead, or the store is
-    /// opened again.
-    pub fn retry_stuck_segments(&self) {
-        self.shared.map_mut().nodes.segments.retry_stuck();
-    }
-
-    /// Whether space should be allocated in the host file system: free segments are running low, or it was
-    /// full and may not be any more.
-    pub fn allocation_is_due(&self) -> bool {
-        host_space::allocation_is_due(self.shared)
-    }
-
-    /// Allocates as much space in the host file system as will be needed soon. `false` if that is full.
+    /// Allocates more space in the host file system than [`step`](StoreMaintenance::step) does, because a
+    /// caller needs it now. `false` if there is no more than before.
     ///
     /// # Errors
     /// The device's, except for a full host file system.
-    pub fn allocate_ahead(&self) -> Result<bool, StoreError> {
-        host_space::allocate_ahead(self.shared)
-    }
-
-    /// Allocates more than [`allocate_ahead`](StoreMaintenance::allocate_ahead) does, because a caller needs
-    /// it now. `false` if there is no more than before.
-    ///
-    /// # Errors
-    /// Those of [`allocate_ahead`](StoreMaintenance::allocate_ahead).
     pub fn allocate_more(&self) -> Result<bool, StoreError> {
         host_space::allocate_more(self.shared)
     }
@@ -566,10 +529,18 @@ impl StoreMaintenance<'_> {
     /// A step of cleaning, if it is still owed, before writers need the space.
     fn clean_owed(&self) -> Result<(), StoreError> {
         let batches = self.shared.medium.counting().now().batches;
-        match self.clean_step_if_due()? {
-            None | Some(CleaningOutcome::Working) => {}
-            Some(CleaningOutcome::RoundEnded(_)) => self.checkpoint_twice()?,
-            Some(CleaningOutcome::Idle) => {
+        let outcome = {
+            let mut cleaner = self.state.lock_cleaner();
+            // Of several threads that owe a step, only one makes it.
+            if !self.cleaning_is_owed() {
+                return Ok(());
+            }
+            cleaner.step(self.shared, self.writer)?
+        };
+        match outcome {
+            CleaningOutcome::Working => {}
+            CleaningOutcome::RoundEnded(_) => self.checkpoint_twice()?,
+            CleaningOutcome::Idle => {
                 self.checkpoint_twice()?;
                 self.state.notes().nothing_to_clean_as_of = Some(batches);
             }
@@ -600,6 +571,6 @@ impl StoreMaintenance<'_> {
             }
             notes.retry_not_before = now + RETRY_STUCK_AFTER;
         }
-        self.retry_stuck_segments();
+        self.shared.map_mut().nodes.segments.retry_stuck();
     }
 }

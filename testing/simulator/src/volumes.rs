@@ -196,7 +196,7 @@ struct ReservableBlocks {
 
 impl ReservableBlocks {
     fn of(store: &Store) -> ReservableBlocks {
-        ReservableBlocks { blocks: store.space().reservable_blocks(), segment_blocks: store.segment_blocks() }
+        ReservableBlocks { blocks: store.space().now().reservable, segment_blocks: store.segment_blocks() }
     }
 
     /// Returns an error if `pages` pages would have fitted.

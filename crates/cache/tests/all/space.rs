@@ -273,7 +273,7 @@ fn what_gives_space_back_is_granted_space_that_there_is_not() {
         applied.expect("power");
     }
     assert_eq!(machine.assert_all_is_reserved(), dirty + 10);
-    assert_eq!(machine.cache.store().space().reservable_blocks(), 0);
+    assert_eq!(machine.cache.store().space().now().reservable, 0);
     let more = [ObjectChange::Write { object: FILE, offset: 0, bytes: &[1] }];
     assert!(apply_at_once(&machine.cache, &more).is_none());
 }
@@ -384,7 +384,7 @@ fn full_and_counting() -> Machine {
         .expect("sound media");
     while store.maintenance().free_deleted_step().expect("sound media") {}
     store.maintenance().checkpoint_twice().expect("sound media");
-    assert_eq!(store.space().reservable_blocks(), 0);
+    assert_eq!(store.space().now().reservable, 0);
     assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Working));
     machine
 }

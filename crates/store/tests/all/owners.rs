@@ -26,8 +26,7 @@ fn lived(seed: u64, segments: u64, steps: u64) -> (Arc<PowerSupply>, Arc<SimDisk
             0 if clones < 3 => {
                 clones += 1;
                 work.lsn += 1;
-                let (to, lsn) = (VolumeId(clones), Lsn(work.lsn));
-                let _ = store.volumes().clone_numbered(VolumeId::MAIN, to, VolumeMode::ReadOnly, lsn);
+                let _ = clone_volume(&store, VolumeId::MAIN, VolumeMode::ReadOnly, Lsn(work.lsn));
             }
             1 => {
                 moved += store.counters().pages_cleaned;

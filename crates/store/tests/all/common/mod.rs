@@ -7,12 +7,12 @@ use device::{
     BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, PageTransfer, SeededRng, SharedPage,
     StoreId, TransferKind, VolumeId,
 };
-use sim_disk::{PowerSupply, SimDisk};
+use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{
-    DeltaBlock, DeltaPacker, DeltaPiece, PageRead, Store, StoreChange, StoreError, StoreFinding, StoreLayout,
-    StoredPage,
+    DeltaBlock, DeltaPacker, DeltaPiece, MaintenanceProgress, NewVolume, PageRead, SpacePressure, Store,
+    StoreChange, StoreError, StoreFinding, StoreLayout, StoredPage, VolumeMode,
 };
 
 pub const ID: StoreId = StoreId([0x5a; 16]);
@@ -455,6 +455,24 @@ pub fn apply_with_cleaning(store: &Store, vector: &[StoreChange]) -> Result<(), 
         store.maintenance().checkpoint_twice()?;
     }
     store.data().apply(vector)
+}
+
+/// Makes the steps of maintenance that are due.
+pub fn tend(store: &Store) {
+    let clock = SimClock::new();
+    let step = || store.maintenance().step(&clock, SpacePressure::None).expect("a sound disk");
+    while step() != MaintenanceProgress::Idle {}
+}
+
+/// Clones a volume, under a name that its LSN makes unique.
+pub fn clone_volume(
+    store: &Store,
+    from: VolumeId,
+    mode: VolumeMode,
+    lsn: Lsn,
+) -> Result<VolumeId, StoreError> {
+    let name = format!("at-{}", lsn.0);
+    store.volumes().clone_named(from, &NewVolume { name: &name, mode, created: 0 }, lsn)
 }
 
 pub fn findings(store: &Store) -> Vec<StoreFinding> {
