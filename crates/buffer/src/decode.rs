@@ -5,7 +5,7 @@ use crate::record::{
     RELOGGED, RecordHeader, SLOT_END, TRANSACTION_HEADER_BYTES, TransactionHeader, TransactionLsn,
     TransferTarget,
 };
-use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, PageTransfer, TransferKind, VolumeId};
 use zerocopy::FromBytes;
 
 /// A decoded transaction.
@@ -101,8 +101,8 @@ fn decode_record<'a>(bytes: &mut &'a [u8]) -> Result<LogRecord<'a>, &'static str
             }
         }
         KIND_DELETE => Ok(LogRecord::Delete { object }),
-        KIND_CLONE => Ok(LogRecord::Clone(decode_transfer(object, page, body)?)),
-        KIND_MOVE => Ok(LogRecord::Move(decode_transfer(object, page, body)?)),
+        KIND_CLONE => decode_transfer(TransferKind::Clone, object, page, body),
+        KIND_MOVE => decode_transfer(TransferKind::Move, object, page, body),
         KIND_BYPASSED => match (page_after(body), start) {
             (to, 0 | 1) if page < to => {
                 Ok(LogRecord::Bypassed { object, from: page, to, extends_file: start == 1 })
@@ -118,8 +118,13 @@ fn page_after(body: &[u8]) -> PageNo {
     PageNo(u64::from_le_bytes(body.try_into().expect("eight bytes")))
 }
 
-/// The transfer of a clone or a move of `from`'s pages from `first` on.
-fn decode_transfer(from: ObjectId, first: PageNo, body: &[u8]) -> Result<PageTransfer, &'static str> {
+/// The record of a clone or a move of `from`'s pages from `first` on.
+fn decode_transfer(
+    kind: TransferKind,
+    from: ObjectId,
+    first: PageNo,
+    body: &[u8],
+) -> Result<LogRecord<'static>, &'static str> {
     let target = TransferTarget::read_from_bytes(body).map_err(|_| "a record is cut off")?;
     if target.slot.get() >= SLOT_END {
         return Err("a slot is over 48 bits");
@@ -127,8 +132,12 @@ fn decode_transfer(from: ObjectId, first: PageNo, body: &[u8]) -> Result<PageTra
     let to = VolumeId(target.volume.get()).object(target.slot.get(), target.generation.get());
     let end = PageNo(target.end.get());
     let at = PageNo(target.at.get());
-    let transfer = PageTransfer { from, first, end, to, at };
-    if transfer.is_valid() { Ok(transfer) } else { Err("a clone or a move goes backwards or onto itself") }
+    let transfer = PageTransfer { kind, from, first, end, to, at };
+    if transfer.is_valid() {
+        Ok(LogRecord::Transfer(transfer))
+    } else {
+        Err("a clone or a move goes backwards or onto itself")
+    }
 }
 
 impl RecordHeader {
@@ -258,8 +267,8 @@ mod tests {
                 let first = PageNo(page / 2);
                 let end = PageNo(page / 2 + 1);
                 let at = PageNo(page / 3);
-                let transfer = PageTransfer { from: object, first, end, to, at };
-                if kind == 4 { LogRecord::Clone(transfer) } else { LogRecord::Move(transfer) }
+                let kind = if kind == 4 { TransferKind::Clone } else { TransferKind::Move };
+                LogRecord::Transfer(PageTransfer { kind, from: object, first, end, to, at })
             }
         }
     }

@@ -2,7 +2,7 @@
 //! medium.
 
 use crate::format::GROUP_HEADER_BYTES;
-use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, PageTransfer};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, PageTransfer, TransferKind};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -46,9 +46,7 @@ pub enum LogRecord<'a> {
         object: ObjectId,
     },
     /// Pages become copies of other pages, holes included.
-    Clone(PageTransfer),
-    /// Pages become copies of other pages, and those become holes.
-    Move(PageTransfer),
+    Transfer(PageTransfer),
     /// Whole pages change, and their bytes bypass the buffer: the store gets them.
     ///
     /// If the store has such a page as of this LSN, older records of the page are obsolete; if not, they
@@ -224,8 +222,7 @@ fn body<'a>(record: &LogRecord<'a>) -> RecordBody<'a> {
             RecordBody::Number(to.0.to_le_bytes())
         }
         LogRecord::Zero { .. } | LogRecord::Delete { .. } => RecordBody::Bytes(&[]),
-        LogRecord::Clone(PageTransfer { end, to, at, .. })
-        | LogRecord::Move(PageTransfer { end, to, at, .. }) => {
+        LogRecord::Transfer(PageTransfer { end, to, at, .. }) => {
             assert!(to.slot < SLOT_END, "slot {} does not fit 48 bits", to.slot);
             RecordBody::Target(TransferTarget {
                 end: end.0.into(),
@@ -254,8 +251,13 @@ fn header(record: &LogRecord<'_>) -> RecordHeader {
             head.set_object(KIND_PUNCH, object, from);
         }
         LogRecord::Delete { object } => head.set_object(KIND_DELETE, object, PageNo(0)),
-        LogRecord::Clone(transfer) => head.set_object(KIND_CLONE, transfer.from, transfer.first),
-        LogRecord::Move(transfer) => head.set_object(KIND_MOVE, transfer.from, transfer.first),
+        LogRecord::Transfer(PageTransfer { kind, from, first, .. }) => {
+            let kind = match kind {
+                TransferKind::Clone => KIND_CLONE,
+                TransferKind::Move => KIND_MOVE,
+            };
+            head.set_object(kind, from, first);
+        }
         LogRecord::Bypassed { object, from, to, extends_file: grows } => {
             assert!(from < to, "no pages of {object}, from {from} to {to}");
             head.set_object(KIND_BYPASSED, object, from);

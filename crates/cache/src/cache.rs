@@ -615,7 +615,7 @@ impl CacheParts {
         let buffer = self.shared.buffer();
         let alone = self.write_back.is_idle() && buffer.is_idle() && store.writer_is_idle();
         // A rescue gains space by cleaning.
-        let may_clean = store.maintenance().cleaning_is_due() || self.shared.state().log.failed().is_some();
+        let may_clean = store.maintenance().cleaning_is_owed() || self.shared.state().log.failed().is_some();
         alone && (store.cleaner_is_idle() || !may_clean)
     }
 }

@@ -60,16 +60,8 @@ pub enum ObjectChange<'a> {
     /// Pages of one object become what those of another are now, holes included. Nothing is read or copied:
     /// both share what they have. At most [`TRANSFER_PAGES_MAX`](crate::TRANSFER_PAGES_MAX) pages, unless the
     /// first pages of source and target agree modulo 128. Reads of the target wait until the store has the
-    /// clone, which it gets next.
-    Clone {
-        /// Pages of two objects, or separate ranges of one.
-        transfer: PageTransfer,
-    },
-    /// `Clone`, after which the source's pages become holes.
-    Move {
-        /// Pages of two objects, or separate ranges of one.
-        transfer: PageTransfer,
-    },
+    /// transfer, which it gets next. A move then makes holes of the source's pages.
+    Transfer(PageTransfer),
 }
 
 impl ObjectChange<'_> {
@@ -87,7 +79,7 @@ impl ObjectChange<'_> {
             // Only the two edges can be pages that become zeros in part.
             ObjectChange::Zero { .. } => 2,
             // As many as its map nodes take.
-            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => reserved_pages(&transfer),
+            ObjectChange::Transfer(transfer) => reserved_pages(&transfer),
         }
     }
 
@@ -96,7 +88,7 @@ impl ObjectChange<'_> {
         match self {
             ObjectChange::Write { bytes, .. } | ObjectChange::FileWrite { bytes, .. } => bytes.len() as u64,
             ObjectChange::Zero { .. } | ObjectChange::Delete { .. } | ObjectChange::LogBypassed { .. } => 0,
-            ObjectChange::Clone { .. } | ObjectChange::Move { .. } => TRANSFER_BYTES,
+            ObjectChange::Transfer(_) => TRANSFER_BYTES,
         }
     }
 
@@ -134,7 +126,7 @@ impl ObjectChange<'_> {
     /// Whether a clone or a move has pages, and a target outside its source.
     pub(crate) fn is_sensible(&self) -> bool {
         match self {
-            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => transfer.is_valid(),
+            ObjectChange::Transfer(transfer) => transfer.is_valid(),
             _ => true,
         }
     }
@@ -142,7 +134,7 @@ impl ObjectChange<'_> {
     /// The number of pages of a clone or a move, if that is too many.
     pub(crate) fn excess_pages(&self) -> Option<u64> {
         match self {
-            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => excess_pages(transfer),
+            ObjectChange::Transfer(transfer) => excess_pages(transfer),
             _ => None,
         }
     }
@@ -209,7 +201,7 @@ impl TransactionCost {
             cost.bytes += change.bytes();
             // One for each page, and one for a range.
             cost.records += match change {
-                ObjectChange::Clone { .. } | ObjectChange::Move { .. } => 1,
+                ObjectChange::Transfer(_) => 1,
                 ObjectChange::LogBypassed { .. } => 0,
                 _ => pages + 1,
             };
@@ -265,8 +257,7 @@ impl<'a> TransactionRecords<'a> {
                 ObjectChange::LogBypassed { .. } => {}
                 ObjectChange::Zero { object, offset, len } => zero_records(object, offset, len, records),
                 ObjectChange::Delete { object } => records.push(LogRecord::Delete { object }),
-                ObjectChange::Clone { transfer } => records.push(LogRecord::Clone(transfer)),
-                ObjectChange::Move { transfer } => records.push(LogRecord::Move(transfer)),
+                ObjectChange::Transfer(transfer) => records.push(LogRecord::Transfer(transfer)),
             }
         }
         made

@@ -142,9 +142,7 @@ impl CacheLog {
             ObjectChange::Zero { object, offset, len } => {
                 self.log_edges(pages, object, offset..offset.saturating_add(len))
             }
-            ObjectChange::Clone { transfer } | ObjectChange::Move { transfer }
-                if !is_planted(CacheBug::CloneBeforeBytes) =>
-            {
+            ObjectChange::Transfer(transfer) if !is_planted(CacheBug::CloneBeforeBytes) => {
                 let Range { start, end } = transfer.source();
                 let from = PageKey { object: transfer.from, page: start };
                 let to = PageKey { object: transfer.from, page: end };

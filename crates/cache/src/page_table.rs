@@ -8,12 +8,10 @@ use crate::bypass_recovery::LostTail;
 use crate::bypassed_pages::BypassedPages;
 use crate::page::{CachedPage, DirtyState, FetchNumber, PageBody};
 use crate::planted_bug::{CacheBug, is_planted};
-use crate::range_ops::{
-    OlderChangePlace, PendingRangeOp, PendingRangeOps, RangeOp, RangeOpKind, reserved_pages,
-};
+use crate::range_ops::{OlderChangePlace, PendingRangeOp, PendingRangeOps, RangeOp, reserved_pages};
 use crate::reservation_estimate::ReservedPages;
 use buffer::GroupNo;
-use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, VolumeId};
+use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, TransferKind, VolumeId};
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, Range, RangeBounds};
@@ -619,7 +617,7 @@ impl PageTable {
     /// Begins a clone or a move: removes its target's pages, and makes its dirty source pages dependencies.
     /// Returns what [`punch`](PageTable::punch) does. The operation has reservations of its own.
     pub(crate) fn begin_range_op(&mut self, mut pending: PendingRangeOp) -> (u64, Vec<u64>) {
-        let RangeOp { kind, transfer, .. } = pending.op;
+        let transfer = pending.op.transfer;
         let source = transfer.source();
         let target = transfer.target();
         let mut taken = self.take_range(transfer.to, target.start, target.end);
@@ -631,13 +629,13 @@ impl PageTable {
             self.account(key, before, PageAccount::default());
             taken.waiters.extend(entry.take_waiters());
             entry.end_fetch();
-            if kind == RangeOpKind::Clone {
+            if transfer.kind == TransferKind::Clone {
                 self.keep_clean_copy(key, &entry);
             }
             self.account_dependency(&PageAccount::default(), &PageAccount::of(&entry));
             pending.add_dependency(key.page, entry);
         }
-        if kind == RangeOpKind::Move {
+        if transfer.kind == TransferKind::Move {
             let gone = self.take_range(transfer.from, source.start, source.end);
             taken.waiters.extend(gone.waiters);
         }

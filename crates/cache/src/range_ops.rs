@@ -18,7 +18,7 @@
 
 use crate::page::CachedPage;
 use buffer::{GroupNo, LogRecord};
-use device::{Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
+use device::{Lsn, ObjectId, PageNo, PageTransfer, TransferKind, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, Range, RangeBounds};
 use std::time::Duration;
@@ -37,19 +37,9 @@ const EDGE_PAGES: u64 = 24;
 /// The most pages of a clone or a move whose source and target differ modulo 128 pages.
 pub const TRANSFER_PAGES_MAX: u64 = LEAVES_MAX * LEAF_PAGES;
 
-/// A clone or a move: they differ in what becomes of the source.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RangeOpKind {
-    /// A clone: the source stays.
-    Clone,
-    /// A move: the source's pages become holes.
-    Move,
-}
-
 /// A clone or a move of pages, and its LSN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RangeOp {
-    pub(crate) kind: RangeOpKind,
     pub(crate) transfer: PageTransfer,
     pub(crate) lsn: Lsn,
 }
@@ -102,27 +92,19 @@ impl RangeOp {
     /// The operation of a record.
     pub(crate) fn of(record: &LogRecord<'_>, lsn: Lsn) -> Option<RangeOp> {
         match *record {
-            LogRecord::Clone(transfer) => Some(RangeOp { kind: RangeOpKind::Clone, transfer, lsn }),
-            LogRecord::Move(transfer) => Some(RangeOp { kind: RangeOpKind::Move, transfer, lsn }),
+            LogRecord::Transfer(transfer) => Some(RangeOp { transfer, lsn }),
             _ => None,
         }
     }
 
     /// Its record in the buffer.
     pub(crate) fn record(&self) -> LogRecord<'static> {
-        match self.kind {
-            RangeOpKind::Clone => LogRecord::Clone(self.transfer),
-            RangeOpKind::Move => LogRecord::Move(self.transfer),
-        }
+        LogRecord::Transfer(self.transfer)
     }
 
     /// Its change for the store.
     pub(crate) fn change(&self) -> StoreChange {
-        let RangeOp { transfer, lsn, .. } = *self;
-        match self.kind {
-            RangeOpKind::Clone => StoreChange::Clone { transfer, lsn },
-            RangeOpKind::Move => StoreChange::Move { transfer, lsn },
-        }
+        StoreChange::Transfer { transfer: self.transfer, lsn: self.lsn }
     }
 
     /// The volumes of source and target.
@@ -283,7 +265,7 @@ impl PendingRangeOps {
     pub(crate) fn read_blocked_by(&self, object: ObjectId, page: PageNo) -> Option<Lsn> {
         let hides = |one: &&PendingRangeOp| {
             let source = || one.op.has_source(object, page);
-            let changes = || one.op.kind == RangeOpKind::Move || one.has_dependency(page);
+            let changes = || one.op.transfer.kind == TransferKind::Move || one.has_dependency(page);
             one.op.has_target(object, page) || (source() && changes())
         };
         self.touching(object).rev().find(hides).map(|one| one.op.lsn)
@@ -370,9 +352,8 @@ mod tests {
     }
 
     fn clone(from: u64, to: u64, lsn: u64) -> PendingRangeOp {
-        let transfer =
-            PageTransfer { end: PageNo(8), ..PageTransfer::whole_object(object(from), object(to)) };
-        let op = RangeOp { kind: RangeOpKind::Clone, transfer, lsn: Lsn(lsn) };
+        let transfer = PageTransfer { end: PageNo(8), ..PageTransfer::clone_of(object(from), object(to)) };
+        let op = RangeOp { transfer, lsn: Lsn(lsn) };
         PendingRangeOp::new(op, GroupNo(1), Duration::ZERO, false)
     }
 

@@ -2,13 +2,13 @@
 
 use crate::page::DirtyState;
 use crate::page_table::{PageChange, PageKey, PageTable, PendingPunch};
-use crate::range_ops::{PendingRangeOp, RangeOp, RangeOpKind, reserved_pages};
+use crate::range_ops::{PendingRangeOp, RangeOp, reserved_pages};
 use crate::read::waiting::WaitingReads;
 use crate::settings::FetchMode;
 use crate::space::ReservedSpace;
 use crate::status::CacheCounters;
 use buffer::{GroupNo, LogRecord};
-use device::{BLOCK_BYTES, Clock, Lsn, ObjectId, PageNo};
+use device::{BLOCK_BYTES, Clock, Lsn, ObjectId, PageNo, TransferKind};
 use std::cell::OnceCell;
 use std::ops::Range;
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl RecordApplier<'_> {
             LogRecord::Delete { object } => {
                 return self.punch(object, PageNo(0)..PageNo(u64::MAX), lsn, true);
             }
-            LogRecord::Clone(transfer) | LogRecord::Move(transfer) => {
+            LogRecord::Transfer(transfer) => {
                 let op = RangeOp::of(record, lsn).expect("it is one");
                 self.reserved.take_pages(reserved_pages(&transfer));
                 return self.begin_range_op(PendingRangeOp::new(op, self.group, self.now.get(), false));
@@ -114,9 +114,9 @@ impl RecordApplier<'_> {
     }
 
     fn begin_range_op(&mut self, pending: PendingRangeOp) {
-        let RangeOp { kind, transfer, .. } = pending.op;
+        let transfer = pending.op.transfer;
         self.reads.note_punch(transfer.to, transfer.target());
-        if kind == RangeOpKind::Move {
+        if transfer.kind == TransferKind::Move {
             self.reads.note_punch(transfer.from, transfer.source());
         }
         let taken = self.pages.begin_range_op(pending);

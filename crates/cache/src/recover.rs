@@ -201,7 +201,7 @@ impl BufferReplay {
         self.replayed += 1;
         let first = transaction.first_lsn;
         let group = transaction.group;
-        if let [LogRecord::Clone(_) | LogRecord::Move(_), pages @ ..] = transaction.records
+        if let [LogRecord::Transfer(_), pages @ ..] = transaction.records
             && transaction.relogged
             && !pages.is_empty()
         {
@@ -232,7 +232,7 @@ impl BufferReplay {
             }
             LogRecord::Punch { object, from, to } => self.punch(object, from, to, false, at, group),
             LogRecord::Delete { object } => self.punch(object, PageNo(0), PageNo(u64::MAX), true, at, group),
-            LogRecord::Clone(_) | LogRecord::Move(_) => self.range_op(record, at, group),
+            LogRecord::Transfer(_) => self.range_op(record, at, group),
             LogRecord::Bypassed { object, from, to, extends_file: grows } => {
                 self.bypassed(object, from..to, grows, at, group)
             }
@@ -245,8 +245,8 @@ impl BufferReplay {
             LogRecord::Punch { object, from, to } => (object, from, to, false),
             LogRecord::Delete { object } => (object, PageNo(0), PageNo(u64::MAX), true),
             // The first copy counts, with the groups that it needs.
-            LogRecord::Clone(_) | LogRecord::Move(_) if self.pages.range_ops().get(at).is_some() => return,
-            LogRecord::Clone(_) | LogRecord::Move(_) => return self.relogged_range_op(record, at, group),
+            LogRecord::Transfer(_) if self.pages.range_ops().get(at).is_some() => return,
+            LogRecord::Transfer(_) => return self.relogged_range_op(record, at, group),
             _ => return self.record(record, at, group),
         };
         let punch =

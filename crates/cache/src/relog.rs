@@ -133,7 +133,7 @@ impl<'a> RelogStep<'a> {
             self.is_old(oldest) && transfers.stuck_dependency(one.op.lsn, is_stuck).is_some()
         };
         for one in transfers.iter().filter(stays).take(RELOG_STEP) {
-            let RangeOp { transfer, lsn, .. } = one.op;
+            let RangeOp { transfer, lsn } = one.op;
             let Some(group) = self.append_again(lsn, &[one.op.record()])? else { return Ok(()) };
             for (page, entry) in one.dependencies() {
                 let Some(dirt) = entry.dirty_state() else { return Ok(()) };
@@ -219,7 +219,7 @@ impl<'a> RelogStep<'a> {
     fn append_again(&self, newest: Lsn, records: &[LogRecord<'_>]) -> Result<Option<GroupNo>, CacheError> {
         let bytes = records.iter().map(|record| match record {
             LogRecord::Write { bytes, .. } => bytes.len() as u64,
-            LogRecord::Clone(_) | LogRecord::Move(_) => TRANSFER_BYTES,
+            LogRecord::Transfer(_) => TRANSFER_BYTES,
             _ => 0,
         });
         let footprint = buffer::footprint(records.len() as u64, bytes.sum());

@@ -246,7 +246,7 @@ impl RetryList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::range_ops::{PendingRangeOp, RangeOpKind};
+    use crate::range_ops::PendingRangeOp;
     use buffer::GroupNo;
     use device::{PageNo, PageTransfer, VolumeId};
 
@@ -285,8 +285,8 @@ mod tests {
     fn a_clone_that_needs_space_is_tried_each_second_and_who_waits_for_it_is_told_after_the_patience() {
         let object = VolumeId::MAIN.object(1, 1);
         let patience = 30 * SECOND;
-        let transfer = PageTransfer::whole_object(object, VolumeId::MAIN.object(2, 1));
-        let op = RangeOp { kind: RangeOpKind::Clone, transfer, lsn: Lsn(7) };
+        let transfer = PageTransfer::clone_of(object, VolumeId::MAIN.object(2, 1));
+        let op = RangeOp { transfer, lsn: Lsn(7) };
         let mut transfers = PendingRangeOps::default();
         let mut retries = RetryList::default();
         transfers.insert(PendingRangeOp::new(op, GroupNo(1), Duration::ZERO, false));

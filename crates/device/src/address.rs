@@ -38,9 +38,20 @@ pub struct ObjectId {
     pub generation: u32,
 }
 
+/// What becomes of the source of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransferKind {
+    /// The source stays as it is.
+    Clone,
+    /// The pages of the source become holes.
+    Move,
+}
+
 /// A range of pages to clone or move: to another object, or to another place in the same object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageTransfer {
+    /// Whether the pages are cloned or moved.
+    pub kind: TransferKind,
     /// The source object.
     pub from: ObjectId,
     /// The first page of the source.
@@ -114,9 +125,14 @@ impl PageNo {
 }
 
 impl PageTransfer {
-    /// A transfer of all pages of an object.
-    pub fn whole_object(from: ObjectId, to: ObjectId) -> PageTransfer {
-        PageTransfer { from, first: PageNo(0), end: PageNo(u64::MAX), to, at: PageNo(0) }
+    /// A clone of all pages of an object.
+    pub const fn clone_of(from: ObjectId, to: ObjectId) -> PageTransfer {
+        PageTransfer::clone_range(from, PageNo(0)..PageNo(u64::MAX), to, PageNo(0))
+    }
+
+    /// A clone of a range of pages, the first of which becomes the target's page `at`.
+    pub const fn clone_range(from: ObjectId, pages: Range<PageNo>, to: ObjectId, at: PageNo) -> PageTransfer {
+        PageTransfer { kind: TransferKind::Clone, from, first: pages.start, end: pages.end, to, at }
     }
 
     /// The pages of the source.

@@ -7,7 +7,8 @@ mod overlay;
 mod page;
 
 pub use address::{
-    BLOCK_BYTES, Block, BufferId, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, StoreId, VolumeId,
+    BLOCK_BYTES, Block, BufferId, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, StoreId, TransferKind,
+    VolumeId,
 };
 pub use contract::{check_contract, check_growth};
 pub use device::{BlockRead, Device, DeviceError, DeviceOperation};

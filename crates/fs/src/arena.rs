@@ -12,7 +12,7 @@ use crate::format::{
     MAGIC, OwnerRecord, REGION_BYTES, VERSION, arena_object,
 };
 use crate::inode::InodeNumbering;
-use crate::owner_table::OwnerIndex;
+use crate::owner_table::{OwnerIndex, OwnerIndexChange};
 use crate::plant::never_undoes;
 use cache::{ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, VolumeId};
@@ -190,6 +190,10 @@ impl FsState {
         &self.arena
     }
 
+    pub(crate) fn owner_index(&self) -> &OwnerIndex {
+        &self.owner_index
+    }
+
     /// The object that holds a file's data.
     pub(crate) fn data_object(&self, slot: InodeSlot, inode: &Inode) -> ObjectId {
         self.volume.object(u64::from(slot.0), inode.generation.get())
@@ -219,7 +223,8 @@ pub(crate) struct FsTransaction<'a> {
     pub(crate) now: i64,
     undo: SmallVec<[UndoRecord; 4]>,
     undo_bytes: SmallVec<[u8; 128]>,
-    owner_index_changed: bool,
+    /// Changes of the index of owners, in order.
+    owner_index_changes: SmallVec<[OwnerIndexChange; 2]>,
     /// Bytes that the operation writes into a file; empty for other operations.
     file_bytes: &'a [u8],
     /// How many pages the operation removes from a file, if they were counted.
@@ -246,7 +251,7 @@ impl<'a> FsTransaction<'a> {
             now,
             undo: SmallVec::new(),
             undo_bytes: SmallVec::new(),
-            owner_index_changed: false,
+            owner_index_changes: SmallVec::new(),
             file_bytes,
             removed_pages: None,
             data_changes: SmallVec::new(),
@@ -309,13 +314,9 @@ impl<'a> FsTransaction<'a> {
         self.data_changes.push(change);
     }
 
-    pub(crate) fn owner_index(&self) -> &OwnerIndex {
-        &self.state.owner_index
-    }
-
-    pub(crate) fn owner_index_mut(&mut self) -> &mut OwnerIndex {
-        self.owner_index_changed = true;
-        &mut self.state.owner_index
+    pub(crate) fn change_owner_index(&mut self, change: OwnerIndexChange) {
+        self.state.owner_index.apply(change);
+        self.owner_index_changes.push(change);
     }
 
     /// Whether the file in this slot is open.
@@ -371,8 +372,8 @@ impl Drop for FsTransaction<'_> {
             let bytes = &self.undo_bytes[old.at..old.at + old.len];
             self.state.arena.bytes_mut(old.offset, old.len).copy_from_slice(bytes);
         }
-        if self.owner_index_changed {
-            self.state.owner_index = OwnerIndex::of(&self.state.arena).expect("it could be read before");
+        for &change in self.owner_index_changes.iter().rev() {
+            self.state.owner_index.undo(change);
         }
     }
 }

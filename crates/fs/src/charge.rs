@@ -14,20 +14,17 @@ use crate::arena::FsTransaction;
 use crate::charge_tracker::{ChargeNote, CountedRange, page_count, touched_pages, whole_pages};
 use crate::cost;
 use crate::error::FsError;
-use crate::format::{FILE_BYTES_MAX, Inode, InodeSlot};
+use crate::format::{FILE_BYTES_MAX, Inode, InodeSlot, PAGE_BYTES};
 use crate::fs::FsCore;
 use crate::types::Ino;
 use cache::{CacheError, CountEffort};
-use device::{BLOCK_BYTES, ObjectId, PageNo};
+use device::{ObjectId, PageNo};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A page as a number of bytes.
-const PAGE: u64 = BLOCK_BYTES as u64;
-
 impl Inode {
     fn size_pages(&self) -> u64 {
-        self.size().div_ceil(PAGE)
+        self.size().div_ceil(PAGE_BYTES)
     }
 
     /// Whether the file may have holes.
@@ -84,7 +81,7 @@ impl FsTransaction<'_> {
         }
         // The edges of the range may be pages that did not exist before.
         let before = *inode;
-        for edge in [range.start, range.end].into_iter().filter(|edge| !edge.is_multiple_of(PAGE)) {
+        for edge in [range.start, range.end].into_iter().filter(|edge| !edge.is_multiple_of(PAGE_BYTES)) {
             self.charge(slot, &before, inode, edge..edge + 1, 0);
         }
     }
@@ -186,7 +183,7 @@ mod tests {
         with(|tx| {
             let mut inode = file(0);
             (0..100).for_each(|at| charge(tx, &mut inode, at * 1000, 1000));
-            assert_eq!(inode.charged_pages(), 100_000_u64.div_ceil(PAGE));
+            assert_eq!(inode.charged_pages(), 100_000_u64.div_ceil(PAGE_BYTES));
             let mut sparse = file(1 << 40);
             charge(tx, &mut sparse, 1 << 30, 10_000);
             assert_eq!(sparse.charged_pages(), 3);
@@ -198,15 +195,15 @@ mod tests {
     #[test]
     fn a_hole_is_not_charged_for() {
         with(|tx| {
-            let mut inode = file(100 * PAGE);
-            charge(tx, &mut inode, 0, 100 * PAGE);
-            tx.uncharge(FILE, &mut inode, 10 * PAGE..60 * PAGE);
+            let mut inode = file(100 * PAGE_BYTES);
+            charge(tx, &mut inode, 0, 100 * PAGE_BYTES);
+            tx.uncharge(FILE, &mut inode, 10 * PAGE_BYTES..60 * PAGE_BYTES);
             assert_eq!(inode.charged_pages(), 50);
-            tx.uncharge(FILE, &mut inode, 10 * PAGE..60 * PAGE);
+            tx.uncharge(FILE, &mut inode, 10 * PAGE_BYTES..60 * PAGE_BYTES);
             assert_eq!(inode.charged_pages(), 50, "the same hole again");
-            tx.uncharge(FILE, &mut inode, 0..100 * PAGE);
+            tx.uncharge(FILE, &mut inode, 0..100 * PAGE_BYTES);
             assert_eq!(inode.charged_pages(), 0);
-            tx.uncharge(FILE, &mut inode, PAGE + 1..3 * PAGE + 1);
+            tx.uncharge(FILE, &mut inode, PAGE_BYTES + 1..3 * PAGE_BYTES + 1);
             assert_eq!(inode.charged_pages(), 2, "two pages zeroed in part");
         });
     }
@@ -216,14 +213,14 @@ mod tests {
         let removed = |is_spoiled| {
             let mut left = 0;
             with(|tx| {
-                let mut inode = file(100 * PAGE);
-                charge(tx, &mut inode, 0, 40 * PAGE);
+                let mut inode = file(100 * PAGE_BYTES);
+                charge(tx, &mut inode, 0, 40 * PAGE_BYTES);
                 let counted = CountedRange::new(FILE, PageNo(0)..PageNo(10), 10, 0);
                 if is_spoiled {
-                    tx.uncharge(FILE, &mut inode, 5 * PAGE..6 * PAGE);
+                    tx.uncharge(FILE, &mut inode, 5 * PAGE_BYTES..6 * PAGE_BYTES);
                 }
                 tx.set_removed_pages(Some(counted));
-                tx.uncharge(FILE, &mut inode, 0..10 * PAGE);
+                tx.uncharge(FILE, &mut inode, 0..10 * PAGE_BYTES);
                 left = inode.charged_pages();
             });
             left
@@ -235,16 +232,16 @@ mod tests {
     fn undone_removal_spoils_no_count() {
         let mut state = FsState::blank(VolumeId::MAIN, [1; 16]).expect("an empty file system");
         let counted = || Some(CountedRange::new(FILE, PageNo(0)..PageNo(10), 10, 0));
-        let mut inode = file(100 * PAGE);
+        let mut inode = file(100 * PAGE_BYTES);
         let mut tx = FsTransaction::begin(&mut state, 0, &[]);
-        charge(&mut tx, &mut inode, 0, 40 * PAGE);
+        charge(&mut tx, &mut inode, 0, 40 * PAGE_BYTES);
         tx.keep();
         drop(tx);
         for is_kept in [false, true] {
             let mut removed = inode;
             let mut tx = FsTransaction::begin(&mut state, 0, &[]);
             tx.set_removed_pages(counted());
-            tx.uncharge(FILE, &mut removed, 0..10 * PAGE);
+            tx.uncharge(FILE, &mut removed, 0..10 * PAGE_BYTES);
             assert_eq!(removed.charged_pages(), 30);
             if is_kept {
                 tx.keep();

@@ -1,12 +1,9 @@
 //! How far the charges of files may be off; [`charge`](crate::charge) explains charges.
 
-use crate::format::InodeSlot;
-use device::{BLOCK_BYTES, PageNo};
+use crate::format::{InodeSlot, PAGE_BYTES};
+use device::PageNo;
 use std::collections::HashMap;
 use std::ops::Range;
-
-/// A page as a number of bytes.
-const PAGE: u64 = BLOCK_BYTES as u64;
 
 /// A file is counted again when its unsure pages exceed this number plus this part of its charge, so that
 /// counting costs little beside writing.
@@ -141,13 +138,13 @@ impl ChargeTracker {
 
 /// The pages that a range touches.
 pub(crate) fn touched_pages(range: Range<u64>) -> Range<PageNo> {
-    PageNo(range.start / PAGE)..PageNo(range.end.div_ceil(PAGE))
+    PageNo(range.start / PAGE_BYTES)..PageNo(range.end.div_ceil(PAGE_BYTES))
 }
 
 /// The whole pages within a range.
 pub(crate) fn whole_pages(range: Range<u64>) -> Range<PageNo> {
-    let start = range.start.div_ceil(PAGE);
-    PageNo(start)..PageNo((range.end / PAGE).max(start))
+    let start = range.start.div_ceil(PAGE_BYTES);
+    PageNo(start)..PageNo((range.end / PAGE_BYTES).max(start))
 }
 
 pub(crate) fn page_count(pages: &Range<PageNo>) -> u64 {

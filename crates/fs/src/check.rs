@@ -7,11 +7,10 @@ use crate::directory::{LEVELS_MAX, NameLeaf, NameTree, hash_in, inner_children};
 use crate::error::FsError;
 use crate::format::{
     ArenaRegion, DirBlockHead, FILE_BYTES_MAX, HEAP_CLASSES, HEAP_LOG2_MIN, HEAP_UNITS_PER_PAGE, HeapBlock,
-    Inode, InodeSlot, OwnerRecord, ROOT,
+    Inode, InodeSlot, OwnerRecord, PAGE_BYTES, ROOT,
 };
 use crate::heap_allocator::class_log2;
 use crate::types::{FileKind, Ino};
-use device::BLOCK_BYTES;
 use std::collections::{HashMap, HashSet};
 
 /// Bytes of a path in a finding: as many as a system call takes.
@@ -274,7 +273,7 @@ impl MetadataCheck<'_> {
         if kind == FileKind::File && inode.size() > FILE_BYTES_MAX {
             self.report_finding(Some(slot), format!("{} bytes are more than a file can have", inode.size()));
         }
-        if kind == FileKind::File && inode.charged_pages() > inode.size().div_ceil(BLOCK_BYTES as u64) {
+        if kind == FileKind::File && inode.charged_pages() > inode.size().div_ceil(PAGE_BYTES) {
             self.report_finding(Some(slot), "a file is charged for more pages than it has");
         }
         if matches!(kind, FileKind::Fifo | FileKind::Socket) && !inode.root().is_none() {

@@ -2,12 +2,10 @@
 //! it reserves what the changes take.
 
 use crate::acl::ACL_BYTES_MAX;
+use crate::format::PAGE_BYTES;
 use crate::xattr::{XATTR_HEAD, XATTR_NAME_BYTES_MAX, blocks_for};
 use cache::{ObjectChange, SpaceClaim, TransactionCost};
-use device::{BLOCK_BYTES, PageNo, PageTransfer, VolumeId};
-
-/// A page as a number of bytes.
-const PAGE: u64 = BLOCK_BYTES as u64;
+use device::{PageNo, PageTransfer, VolumeId};
 
 /// The inodes of any operation: two inodes with their times, the header, two owners, two entries of the
 /// orphan list, two freed heap blocks (of a target and of extended attributes), and two more inodes. Each is
@@ -23,7 +21,7 @@ const INHERITED_ACLS: TransactionCost =
 /// The access list after a new mode, in at most two blocks, and a removed capability: it is marked, or the
 /// other attributes move into a smaller block.
 const PRIVILEGE_CHANGES: TransactionCost =
-    TransactionCost { pages: 6, bytes: 2 * PAGE + 256, records: 24, ..TransactionCost::NONE };
+    TransactionCost { pages: 6, bytes: 2 * PAGE_BYTES + 256, records: 24, ..TransactionCost::NONE };
 
 fn plus(one: TransactionCost, other: TransactionCost) -> TransactionCost {
     TransactionCost {
@@ -46,7 +44,7 @@ fn name_changes(levels: u8) -> TransactionCost {
     let levels = u64::from(levels) + 2;
     TransactionCost {
         pages: 3 * levels,
-        bytes: levels * (2 * PAGE + 64),
+        bytes: levels * (2 * PAGE_BYTES + 64),
         records: 10 * levels,
         ..TransactionCost::NONE
     }
@@ -75,7 +73,7 @@ pub(crate) fn remove(levels: u8) -> TransactionCost {
     let levels = u64::from(levels) + 2;
     let names = TransactionCost {
         pages: 2 * levels,
-        bytes: levels * 2 * PAGE,
+        bytes: levels * 2 * PAGE_BYTES,
         records: 6 * levels,
         claim: SpaceClaim::Frees,
         ..TransactionCost::NONE
@@ -149,9 +147,8 @@ pub(crate) fn copy_range(pages: u64, first: u64, at: u64) -> TransactionCost {
     // The cost does not depend on the objects.
     let from = VolumeId::MAIN.object(1, 0);
     let to = VolumeId::MAIN.object(2, 0);
-    let transfer =
-        PageTransfer { from, first: PageNo(first), end: PageNo(first + pages), to, at: PageNo(at) };
-    plus(TransactionCost::of(&[ObjectChange::Clone { transfer }]), allocate(false))
+    let transfer = PageTransfer::clone_range(from, PageNo(first)..PageNo(first + pages), to, PageNo(at));
+    plus(TransactionCost::of(&[ObjectChange::Transfer(transfer)]), allocate(false))
 }
 
 /// Turning a range of a file into holes, with size and times. Unless the range is whole pages its edges are

@@ -21,6 +21,9 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Bytes of a symbolic link's target: PATH_MAX without its end mark; one heap block.
 pub const LINK_BYTES_MAX: usize = 4095;
 
+/// The bytes of a page.
+pub(crate) const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
+
 /// The object that holds the arena.
 pub(crate) const fn arena_object(volume: VolumeId) -> ObjectId {
     volume.object(0, 0)

@@ -10,7 +10,7 @@ use crate::cost;
 use crate::deferred_free::DeferredFrees;
 use crate::directory::NameTree;
 use crate::error::FsError;
-use crate::format::{FILE_BYTES_MAX, INODES_MAX, Inode, InodeSlot, arena_object};
+use crate::format::{FILE_BYTES_MAX, INODES_MAX, Inode, InodeSlot, PAGE_BYTES, arena_object};
 use crate::ops::attributes::{GROUP_EXECUTE, SETUID};
 use crate::ops::create::{NewInode, SETGID};
 use crate::ops::file_data;
@@ -21,7 +21,7 @@ use crate::types::{
 };
 use crate::xattr::{CAPABILITY, XattrChange, XattrKey, XattrOutcome};
 use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, SyncScope, TransactionCost, VolumeInUse};
-use device::{BLOCK_BYTES, Clock, Lsn, VolumeId};
+use device::{Clock, Lsn, VolumeId};
 use request::Origin;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -165,7 +165,7 @@ impl Fs {
             fs.run(cost::attributes(after < size), change, done);
         };
         if after > 0 && after < size {
-            self.core.count_before_removal(ino, after..size.next_multiple_of(BLOCK_BYTES as u64), enter);
+            self.core.count_before_removal(ino, after..size.next_multiple_of(PAGE_BYTES), enter);
         } else {
             enter(None);
         }
@@ -745,8 +745,8 @@ impl FsCore {
     /// cache takes, since records have headers.
     pub(crate) fn piece_bytes_max(&self) -> usize {
         let half = self.cache.transaction_bytes_max() / 2;
-        let bytes = half.min(TRANSACTION_BYTES_MAX) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
-        bytes.max(BLOCK_BYTES as u64) as usize
+        let bytes = half.min(TRANSACTION_BYTES_MAX) / PAGE_BYTES * PAGE_BYTES;
+        bytes.max(PAGE_BYTES) as usize
     }
 }
 
@@ -761,7 +761,7 @@ impl FsCore {
         done: FsCompletion<()>,
     ) {
         // Pieces end at page ends, so that no page is in two of them.
-        let within = (offset % BLOCK_BYTES as u64) as usize;
+        let within = (offset % PAGE_BYTES) as usize;
         let rest = bytes.split_off(bytes.len().min(self.piece_bytes_max() - within));
         let done = if rest.is_empty() {
             done
@@ -794,7 +794,7 @@ impl FsCore {
         offset: u64,
         bytes: &[u8],
     ) -> Option<Result<(), FsError>> {
-        let within = (offset % BLOCK_BYTES as u64) as usize;
+        let within = (offset % PAGE_BYTES) as usize;
         if bytes.is_empty() || bytes.len() > self.piece_bytes_max() - within {
             return None;
         }

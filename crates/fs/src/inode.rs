@@ -6,12 +6,11 @@
 use crate::arena::{Arena, FsState, FsTransaction, corrupt};
 use crate::charge_tracker::ChargeNote;
 use crate::error::FsError;
-use crate::format::{ArenaRegion, INODES_MAX, Inode, InodeSlot, InodeTimes, LINK_BYTES_MAX};
+use crate::format::{ArenaRegion, INODES_MAX, Inode, InodeSlot, InodeTimes, LINK_BYTES_MAX, PAGE_BYTES};
 use crate::heap_allocator::class_log2;
 use crate::owner_table::OwnerAndMode;
 use crate::types::{FileAttributes, FileKind, Ino};
 use cache::ObjectChange;
-use device::BLOCK_BYTES;
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
 use zerocopy::IntoBytes;
@@ -191,8 +190,8 @@ impl FsState {
             kind,
             size: inode.size(),
             stored_bytes: match kind {
-                FileKind::File => inode.charged_pages() * BLOCK_BYTES as u64,
-                _ => inode.size().next_multiple_of(BLOCK_BYTES as u64),
+                FileKind::File => inode.charged_pages() * PAGE_BYTES,
+                _ => inode.size().next_multiple_of(PAGE_BYTES),
             },
             mode,
             links: inode.links.get(),

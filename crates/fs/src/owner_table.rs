@@ -16,12 +16,23 @@ pub(crate) struct OwnerAndMode {
     pub(crate) mode: u16,
 }
 
-/// The entry of each combination, and the free entries. Derived from the arena at opening, and again when a
-/// transaction that changed it is undone.
-#[derive(Default, PartialEq, Eq, Debug)]
+/// The entry of each combination, and the free entries. Derived from the arena at opening.
+#[derive(Default)]
 pub(crate) struct OwnerIndex {
     entries: HashMap<OwnerAndMode, u32>,
+    /// The last one is taken next.
     free: Vec<u32>,
+}
+
+/// A change of the index.
+#[derive(Clone, Copy)]
+pub(crate) enum OwnerIndexChange {
+    /// An entry that was never used gets its first reference.
+    Append(OwnerAndMode, u32),
+    /// The last free entry gets its first reference.
+    TakeFree(OwnerAndMode, u32),
+    /// An entry loses its last reference.
+    Free(OwnerAndMode, u32),
 }
 
 impl OwnerIndex {
@@ -36,6 +47,33 @@ impl OwnerIndex {
             }
         }
         Ok(index)
+    }
+
+    pub(crate) fn apply(&mut self, change: OwnerIndexChange) {
+        match change {
+            OwnerIndexChange::Append(rights, at) => {
+                self.entries.insert(rights, at);
+            }
+            OwnerIndexChange::TakeFree(rights, at) => {
+                self.free.pop();
+                self.entries.insert(rights, at);
+            }
+            OwnerIndexChange::Free(rights, at) => {
+                self.entries.remove(&rights);
+                self.free.push(at);
+            }
+        }
+    }
+
+    /// Undoes the last change.
+    pub(crate) fn undo(&mut self, change: OwnerIndexChange) {
+        match change {
+            OwnerIndexChange::Append(rights, _) => {
+                self.entries.remove(&rights);
+            }
+            OwnerIndexChange::TakeFree(rights, at) => self.apply(OwnerIndexChange::Free(rights, at)),
+            OwnerIndexChange::Free(rights, at) => self.apply(OwnerIndexChange::TakeFree(rights, at)),
+        }
     }
 }
 
@@ -62,7 +100,7 @@ impl FsTransaction<'_> {
                 let owner: OwnerRecord = self.get(ArenaRegion::Owners.at::<OwnerRecord>(at))?;
                 (at, owner.references)
             }
-            None => (self.unused_owner(), U32::new(0)),
+            None => (self.add_owner(rights), U32::new(0)),
         };
         let owner = OwnerRecord {
             uid: U32::new(rights.uid),
@@ -72,19 +110,18 @@ impl FsTransaction<'_> {
             references: references + 1,
         };
         self.write(ArenaRegion::Owners.at::<OwnerRecord>(at), owner.as_bytes());
-        if known.is_none() {
-            self.owner_index_mut().entries.insert(rights, at);
-        }
         Ok(at)
     }
 
-    /// A free entry, or the next one that was never used.
-    fn unused_owner(&mut self) -> u32 {
-        if let Some(free) = self.owner_index_mut().free.pop() {
-            return free;
+    /// Gives `rights` a free entry, or the next one that was never used.
+    fn add_owner(&mut self, rights: OwnerAndMode) -> u32 {
+        if let Some(&at) = self.owner_index().free.last() {
+            self.change_owner_index(OwnerIndexChange::TakeFree(rights, at));
+            return at;
         }
         let at = self.header().owners_used.get();
         self.change_header(|header| header.owners_used += 1);
+        self.change_owner_index(OwnerIndexChange::Append(rights, at));
         at
     }
 
@@ -98,10 +135,54 @@ impl FsTransaction<'_> {
         owner.references -= 1;
         self.write(offset, owner.as_bytes());
         if owner.references == 0 {
-            let index = self.owner_index_mut();
-            index.entries.remove(&owner.owner_and_mode());
-            index.free.push(at);
+            self.change_owner_index(OwnerIndexChange::Free(owner.owner_and_mode(), at));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::FsState;
+    use device::{SeededRng, VolumeId};
+
+    /// The combinations with their entries, and the free entries, both in order.
+    fn sorted(index: &OwnerIndex) -> (Vec<(u32, u32)>, Vec<u32>) {
+        let mut entries: Vec<(u32, u32)> =
+            index.entries.iter().map(|(rights, &at)| (rights.uid, at)).collect();
+        let mut free = index.free.clone();
+        entries.sort_unstable();
+        free.sort_unstable();
+        (entries, free)
+    }
+
+    #[test]
+    fn index_follows_the_arena_through_undone_changes() {
+        let mut state = FsState::blank(VolumeId::MAIN, [1; 16]).expect("an empty file system");
+        let mut random = SeededRng::new(1);
+        // An entry for each reference.
+        let mut references: Vec<u32> = Vec::new();
+        for _ in 0..2000 {
+            let before = references.clone();
+            let mut tx = FsTransaction::begin(&mut state, 0, &[]);
+            for _ in 0..1 + random.below(6) {
+                if random.once_in(2) && !references.is_empty() {
+                    let at = references.swap_remove(random.below(references.len() as u64) as usize);
+                    tx.release_owner(at).expect("it has a reference");
+                } else {
+                    let rights = OwnerAndMode { uid: random.below(9) as u32, gid: 0, mode: 0 };
+                    references.push(tx.reference_owner(rights).expect("readable"));
+                }
+            }
+            if random.once_in(2) {
+                tx.keep();
+            } else {
+                references = before;
+            }
+            drop(tx);
+            let derived = OwnerIndex::of(&state).expect("readable");
+            assert_eq!(sorted(state.owner_index()), sorted(&derived));
+        }
     }
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// One change of the map, part of an atomic vector.
 ///
-/// A slot holds one generation of an object. A `Write`, `Clone` or `Move` for a newer one replaces the object
+/// A slot holds one generation of an object. A `Write` or `Transfer` for a newer one replaces the object
 /// in the slot and frees its pages. Every change for an older one is ignored.
 #[derive(Debug, Clone)]
 pub enum StoreChange {
@@ -56,22 +56,15 @@ pub enum StoreChange {
         /// The deletion's LSN.
         lsn: Lsn,
     },
-    /// Makes pages of the target equal to those of the source, holes and page LSNs included. Ignored if
-    /// either object has had this clone, or a later clone or move.
+    /// Makes pages of the target equal to those of the source, holes and page LSNs included. A move then makes
+    /// holes of the source's pages. Ignored if either object has had this transfer, or a later one.
     ///
     /// Punches, clones and moves of an object must come in the order of their LSNs; only punches among
     /// themselves may not. All must come before newer pages of source or target.
-    Clone {
+    Transfer {
         /// The pages.
         transfer: PageTransfer,
-        /// The clone's LSN.
-        lsn: Lsn,
-    },
-    /// As a clone; the pages of the source become holes.
-    Move {
-        /// The pages.
-        transfer: PageTransfer,
-        /// The move's LSN.
+        /// The transfer's LSN.
         lsn: Lsn,
     },
 }
@@ -100,8 +93,7 @@ impl StoreChange {
                 LogEntry::Punch { object: *object, pages: pages.clone(), lsn: *lsn }
             }
             StoreChange::Delete { object, lsn } => LogEntry::Delete { object: *object, lsn: *lsn },
-            StoreChange::Clone { transfer, lsn } => LogEntry::Clone { transfer: *transfer, lsn: *lsn },
-            StoreChange::Move { transfer, lsn } => LogEntry::Move { transfer: *transfer, lsn: *lsn },
+            StoreChange::Transfer { transfer, lsn } => LogEntry::Transfer { transfer: *transfer, lsn: *lsn },
         }
     }
 

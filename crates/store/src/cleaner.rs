@@ -90,12 +90,9 @@ pub enum CleaningOutcome {
     Idle,
     /// There is more to do.
     Working,
-    /// A round has ended. This many segments died, or held less than was counted. Dead ones are free after
-    /// two checkpoints.
+    /// A round has ended, or was given up for lack of space. This many segments died, or held less than was
+    /// counted. Dead ones are free after two checkpoints.
     RoundEnded(u64),
-    /// Moving needs a free segment above the reserve for deletions, or space for the nodes that it changes.
-    /// Two checkpoints may free it. If nothing was moved since they were last asked for, they did not.
-    NeedsCheckpoint,
 }
 
 /// The cleaner's state between steps. Lost in a crash, which does no harm.
@@ -181,14 +178,31 @@ impl SegmentCleaner {
         shared: &StoreShared,
         writer: &WriterLock,
     ) -> Result<CleaningOutcome, StoreError> {
+        if let Some(outcome) = self.try_step(shared, writer)? {
+            return Ok(outcome);
+        }
+        writer.lock().checkpoint_twice(shared)?;
+        if let Some(outcome) = self.try_step(shared, writer)? {
+            return Ok(outcome);
+        }
+        Ok(CleaningOutcome::RoundEnded(self.give_up_round(shared)))
+    }
+
+    /// A step. `None` if moving needs a free segment above the reserve for deletions, or space for the nodes
+    /// that it changes: two checkpoints may free it.
+    fn try_step(
+        &mut self,
+        shared: &StoreShared,
+        writer: &WriterLock,
+    ) -> Result<Option<CleaningOutcome>, StoreError> {
         writer.lock().make_ready(shared)?;
         let SegmentCleaner { round, targets: to } = self;
         let Some(current) = round else {
             *round = CleaningRound::begin(shared);
-            return Ok(if round.is_some() { CleaningOutcome::Working } else { CleaningOutcome::Idle });
+            return Ok(Some(if round.is_some() { CleaningOutcome::Working } else { CleaningOutcome::Idle }));
         };
         if current.find_holders(shared) {
-            return Ok(CleaningOutcome::Working);
+            return Ok(Some(CleaningOutcome::Working));
         }
         if let Some(&victim) = current.victims.first() {
             return current.clean_victim(victim, shared, writer, to);
@@ -198,12 +212,13 @@ impl SegmentCleaner {
         let emptied = current.emptied;
         *round = None;
         to.plain.abandon_summary();
-        Ok(CleaningOutcome::RoundEnded(emptied))
+        Ok(Some(CleaningOutcome::RoundEnded(emptied)))
     }
 
     /// Ends a round for which there is no space. Its victims are left alone until more of them has died.
-    pub(crate) fn give_up_round(&mut self, shared: &StoreShared) {
-        let Some(round) = self.round.take() else { return };
+    /// Returns the number of segments that it has emptied.
+    pub(crate) fn give_up_round(&mut self, shared: &StoreShared) -> u64 {
+        let Some(round) = self.round.take() else { return 0 };
         self.targets.plain.abandon_summary();
         let mut map = shared.map_mut();
         map.nodes.end_scan(ScanPurpose::Clean);
@@ -216,6 +231,7 @@ impl SegmentCleaner {
                 map.nodes.segments.mark_stuck(victim);
             }
         }
+        round.emptied
     }
 }
 
@@ -373,13 +389,13 @@ impl CleaningRound {
         shared: &StoreShared,
         writer: &WriterLock,
         to: &mut CopyTargets,
-    ) -> Result<CleaningOutcome, StoreError> {
+    ) -> Result<Option<CleaningOutcome>, StoreError> {
         let some = self.next_held_blocks(victim, shared);
         if some.is_empty() {
-            return Ok(self.finish_victim(victim, shared));
+            return Ok(Some(self.finish_victim(victim, shared)));
         }
         if !self.read_summary(victim, shared) {
-            return Ok(CleaningOutcome::Working);
+            return Ok(Some(CleaningOutcome::Working));
         }
         shared.holding_nodes(|| {
             let failed = shared.load_nodes(existing_nodes(shared, some.values().flatten()));
@@ -388,11 +404,11 @@ impl CleaningRound {
             };
             self.stuck.extend(some.iter().filter(|one| !reachable(one)).map(|(&from, _)| from));
             if self.cannot_empty(victim, shared) {
-                return Ok(self.skip_victim(victim, shared));
+                return Ok(Some(self.skip_victim(victim, shared)));
             }
             let moving = blocks_still_held(shared, some.iter().filter(reachable));
             if self.may_be_held_by_lost_nodes(victim, &moving, shared) {
-                return Ok(self.skip_victim(victim, shared));
+                return Ok(Some(self.skip_victim(victim, shared)));
             }
             self.move_blocks(victim, moving, shared, writer, to)
         })
@@ -473,25 +489,25 @@ impl CleaningRound {
         shared: &StoreShared,
         writer: &WriterLock,
         to: &mut CopyTargets,
-    ) -> Result<CleaningOutcome, StoreError> {
+    ) -> Result<Option<CleaningOutcome>, StoreError> {
         let mut pages = self.read_moving(moving, shared);
         if self.cannot_empty(victim, shared) {
-            return Ok(self.skip_victim(victim, shared));
+            return Ok(Some(self.skip_victim(victim, shared)));
         }
         if pages.is_empty() {
-            return Ok(CleaningOutcome::Working);
+            return Ok(Some(CleaningOutcome::Working));
         }
         let taken = to.segments_for(victim, &pages, shared);
         let holders = pages.iter().map(|(one, _)| &one.holders[..]);
         pages.truncate(shared.map().moves_that_fit(holders, taken, self.dirties_nodes_as()));
         if self.empties_at_once && pages.len() < self.held_count(victim, shared) {
-            return Ok(CleaningOutcome::NeedsCheckpoint);
+            return Ok(None);
         }
         let coming = self.upcoming_blocks(victim, &pages, shared);
         let Some(CopyPlacement { places, summaries: lists, filled }) =
             to.places(victim, &pages, &coming, self.takes_segments_as(), shared)
         else {
-            return Ok(CleaningOutcome::NeedsCheckpoint);
+            return Ok(None);
         };
         let since = shared.medium.failed_flushes();
         let (moving, pages): (Vec<MovingBlock>, Vec<Page>) = pages.into_iter().unzip();
@@ -509,10 +525,10 @@ impl CleaningRound {
         filled.into_iter().for_each(|segment| shared.map_mut().nodes.segments.close(segment));
         copied?;
         if !repointed {
-            return Ok(CleaningOutcome::NeedsCheckpoint);
+            return Ok(None);
         }
         count(&shared.medium.counting().pages_cleaned, places.len() as u64);
-        Ok(CleaningOutcome::Working)
+        Ok(Some(CleaningOutcome::Working))
     }
 
     /// Reads blocks, and finds out which are damaged: those stay where they are, unless a mirror is whole.

@@ -111,7 +111,7 @@ impl<'a> StoreData<'a> {
     /// # Errors
     /// Those of [`merge_deltas`](StoreData::merge_deltas), and a damaged page.
     pub fn merge_deltas_for_transfer(&self, transfer: &PageTransfer) -> Result<(), StoreError> {
-        let entry = LogEntry::Clone { transfer: *transfer, lsn: Lsn(0) };
+        let entry = LogEntry::Transfer { transfer: *transfer, lsn: Lsn(0) };
         let mut writer = self.writer.lock();
         writer.make_ready(self.shared)?;
         writer.merge_for_transfers(self.shared, &[entry], DamagedPagePolicy::Fail)

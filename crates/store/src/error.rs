@@ -168,12 +168,6 @@ pub enum StoreError {
         /// Which.
         volume: VolumeId,
     },
-    /// The number of a new volume is taken.
-    #[error("volume {volume} exists already; nothing was changed")]
-    VolumeExists {
-        /// Which.
-        volume: VolumeId,
-    },
     /// A volume's name that is not allowed.
     #[error("{name:?} cannot be a volume's name: {why}")]
     BadName {
@@ -282,7 +276,6 @@ impl StoreError {
                 "look whether the file or partition was cut off, and restore its end"
             }
             StoreError::CannotCount { .. } => "copy what can still be read",
-            StoreError::VolumeExists { .. } => "delete it first, or choose another number",
             StoreError::BadName { .. } => "a name is made of letters, digits and . _ - + : @",
             StoreError::NameTaken { .. } => "choose another name, or delete that volume first",
             StoreError::ReadOnlyVolume { .. } => "change a writable clone of it instead",

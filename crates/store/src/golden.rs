@@ -12,7 +12,7 @@ use crate::segment_summary::{SummaryBlock, SummaryEntry};
 use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::superblock::StoreGeometry;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, PageTransfer, StoreId};
+use device::{Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, PageTransfer, StoreId, TransferKind};
 
 const ID: StoreId = StoreId(*b"0123456789abcdef");
 
@@ -56,9 +56,16 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
         },
         LogEntry::Punch { object, pages: PageNo(10)..PageNo(20), lsn: Lsn(502) },
         LogEntry::Delete { object, lsn: Lsn(503) },
-        LogEntry::Clone { transfer: PageTransfer::whole_object(object, to), lsn: Lsn(504) },
-        LogEntry::Move {
-            transfer: PageTransfer { from: object, first: PageNo(3), end: PageNo(5), to, at: PageNo(7) },
+        LogEntry::Transfer { transfer: PageTransfer::clone_of(object, to), lsn: Lsn(504) },
+        LogEntry::Transfer {
+            transfer: PageTransfer {
+                kind: TransferKind::Move,
+                from: object,
+                first: PageNo(3),
+                end: PageNo(5),
+                to,
+                at: PageNo(7),
+            },
             lsn: Lsn(507),
         },
         LogEntry::CloneVolume {

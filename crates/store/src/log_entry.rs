@@ -3,7 +3,9 @@
 
 use crate::format::*;
 use crate::volume::{VolumeId, VolumeMode};
-use device::{BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, Page, PageNo, PageTransfer, StoreId};
+use device::{
+    BLOCK_BYTES, Block, Incarnation, Lsn, ObjectId, Page, PageNo, PageTransfer, StoreId, TransferKind,
+};
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -42,11 +44,7 @@ pub(crate) enum LogEntry {
         object: ObjectId,
         lsn: Lsn,
     },
-    Clone {
-        transfer: PageTransfer,
-        lsn: Lsn,
-    },
-    Move {
+    Transfer {
         transfer: PageTransfer,
         lsn: Lsn,
     },
@@ -77,8 +75,7 @@ impl LogEntry {
             LogEntry::NameVolume { .. } => Lsn(0),
             LogEntry::Punch { lsn, .. }
             | LogEntry::Delete { lsn, .. }
-            | LogEntry::Clone { lsn, .. }
-            | LogEntry::Move { lsn, .. }
+            | LogEntry::Transfer { lsn, .. }
             | LogEntry::CloneVolume { lsn, .. }
             | LogEntry::DeleteVolume { lsn, .. } => *lsn,
         }
@@ -126,7 +123,7 @@ impl LogEntry {
     /// The pages that a clone or a move transfers.
     pub(crate) fn transfer(&self) -> Option<&PageTransfer> {
         match self {
-            LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => Some(transfer),
+            LogEntry::Transfer { transfer, .. } => Some(transfer),
             _ => None,
         }
     }
@@ -138,8 +135,10 @@ impl LogEntry {
             | LogEntry::Deltas { object, .. }
             | LogEntry::Punch { object, .. }
             | LogEntry::Delete { object, .. } => smallvec![object],
-            LogEntry::Clone { transfer, .. } => smallvec![transfer.to],
-            LogEntry::Move { transfer, .. } => smallvec![transfer.from, transfer.to],
+            LogEntry::Transfer { transfer: PageTransfer { kind, from, to, .. }, .. } => match kind {
+                TransferKind::Clone => smallvec![to],
+                TransferKind::Move => smallvec![from, to],
+            },
             LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. } => {
                 smallvec![]
             }
@@ -153,9 +152,7 @@ impl LogEntry {
             | LogEntry::Deltas { object, .. }
             | LogEntry::Punch { object, .. }
             | LogEntry::Delete { object, .. } => (object.volume, None),
-            LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => {
-                (transfer.from.volume, Some(transfer.to.volume))
-            }
+            LogEntry::Transfer { transfer, .. } => (transfer.from.volume, Some(transfer.to.volume)),
             LogEntry::CloneVolume { to, .. } => (*to, None),
             LogEntry::NameVolume { volume, .. } | LogEntry::DeleteVolume { volume, .. } => (*volume, None),
         };
@@ -404,8 +401,21 @@ fn encode_entry(entry: &LogEntry) -> LogEntryBytes {
             ..of(PUNCH, *object, *lsn)
         },
         LogEntry::Delete { object, lsn } => of(DELETE, *object, *lsn),
-        LogEntry::Clone { transfer, lsn } => encode_transfer(transfer, of(CLONE, transfer.from, *lsn)),
-        LogEntry::Move { transfer, lsn } => encode_transfer(transfer, of(MOVE, transfer.from, *lsn)),
+        LogEntry::Transfer { transfer: PageTransfer { kind, from, first, end, to, at }, lsn } => {
+            let kind = match kind {
+                TransferKind::Clone => CLONE,
+                TransferKind::Move => MOVE,
+            };
+            LogEntryBytes {
+                page: first.0.into(),
+                other: end.0.into(),
+                volume_to: to.volume.0.into(),
+                generation_to: to.generation.into(),
+                slot_to: to.slot.into(),
+                at: at.0.into(),
+                ..of(kind, *from, *lsn)
+            }
+        }
         LogEntry::CloneVolume { from, to, mode, lsn, created } => LogEntryBytes {
             volume_to: to.0.into(),
             other: (*created).into(),
@@ -414,19 +424,6 @@ fn encode_entry(entry: &LogEntry) -> LogEntryBytes {
         },
         LogEntry::DeleteVolume { volume, lsn } => of(DELETE_VOLUME, volume.object(0, 0), *lsn),
         LogEntry::NameVolume { volume, part } => encode_name(*volume, part),
-    }
-}
-
-fn encode_transfer(transfer: &PageTransfer, source: LogEntryBytes) -> LogEntryBytes {
-    let PageTransfer { first, end, to, at, .. } = transfer;
-    LogEntryBytes {
-        page: first.0.into(),
-        other: end.0.into(),
-        volume_to: to.volume.0.into(),
-        generation_to: to.generation.into(),
-        slot_to: to.slot.into(),
-        at: at.0.into(),
-        ..source
     }
 }
 
@@ -481,12 +478,12 @@ fn decode_entry(bytes: &[u8]) -> Option<LogEntry> {
             let to = volume_to.object(bytes.slot_to.get(), bytes.generation_to.get());
             let end = PageNo(other);
             let at = PageNo(bytes.at.get());
-            let transfer = PageTransfer { from: object, first: page, end, to, at };
-            match bytes.kind {
-                _ if !transfer.is_valid() => return None,
-                CLONE => LogEntry::Clone { transfer, lsn },
-                _ => LogEntry::Move { transfer, lsn },
+            let kind = if bytes.kind == CLONE { TransferKind::Clone } else { TransferKind::Move };
+            let transfer = PageTransfer { kind, from: object, first: page, end, to, at };
+            if !transfer.is_valid() {
+                return None;
             }
+            LogEntry::Transfer { transfer, lsn }
         }
         CLONE_VOLUME => LogEntry::CloneVolume {
             from: volume,
@@ -531,12 +528,13 @@ mod tests {
             },
             LogEntry::Punch { object, pages: PageNo(1)..PageNo(u64::MAX), lsn: Lsn(11) },
             LogEntry::Delete { object, lsn: Lsn(12) },
-            LogEntry::Clone {
-                transfer: PageTransfer::whole_object(object, VolumeId::MAIN.object(1, 2)),
+            LogEntry::Transfer {
+                transfer: PageTransfer::clone_of(object, VolumeId::MAIN.object(1, 2)),
                 lsn: Lsn(13),
             },
-            LogEntry::Move {
+            LogEntry::Transfer {
                 transfer: PageTransfer {
+                    kind: TransferKind::Move,
                     from: object,
                     first: PageNo(4),
                     end: PageNo(6),

@@ -12,12 +12,12 @@ use crate::delta_merge::IdleMergeRound;
 use crate::error::StoreError;
 use crate::host_space;
 use crate::maintenance_plan::{
-    MaintenanceGauges, MaintenancePauses, MaintenanceStep, QUIET_PERIOD, RETRY_AFTER, RETRY_STUCK_AFTER,
+    MaintenanceGauges, MaintenanceNotes, MaintenanceStep, QUIET_PERIOD, RETRY_AFTER, RETRY_STUCK_AFTER,
 };
 use crate::map::ScanPurpose;
 use crate::scrub::{ScrubProgress, StoreScrub};
 use crate::shared::StoreShared;
-use crate::space_search::{AfterCleaning, SearchStep, SpaceSearch};
+use crate::space_search::{SearchStep, SpaceSearch};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::volume_changes;
 use crate::writer::WriterLock;
@@ -73,7 +73,7 @@ pub(crate) struct MaintenanceState {
     /// Pages that callers have applied.
     pages_applied: AtomicU64,
     /// Held for moments. No other lock is taken meanwhile.
-    pauses: Mutex<MaintenancePauses>,
+    notes: Mutex<MaintenanceNotes>,
 }
 
 impl Default for MaintenanceState {
@@ -84,7 +84,7 @@ impl Default for MaintenanceState {
             idle_merge: Mutex::default(),
             checkpoint_blocks: AtomicU64::new(u64::MAX),
             pages_applied: AtomicU64::new(0),
-            pauses: Mutex::default(),
+            notes: Mutex::default(),
         }
     }
 }
@@ -97,7 +97,7 @@ impl MaintenanceState {
 
     /// Lets the host file system be asked for space again.
     pub(crate) fn may_allocate_again(&self) {
-        self.pauses().allocate_not_before = Duration::ZERO;
+        self.notes().allocate_not_before = Duration::ZERO;
     }
 
     pub(crate) fn lock_cleaner(&self) -> MutexGuard<'_, SegmentCleaner> {
@@ -114,19 +114,19 @@ impl MaintenanceState {
         self.scrub.lock().expect("no panic while scrubbing")
     }
 
-    fn pauses(&self) -> MutexGuard<'_, MaintenancePauses> {
-        self.pauses.lock().expect("no panic while holding pauses")
+    fn notes(&self) -> MutexGuard<'_, MaintenanceNotes> {
+        self.notes.lock().expect("no panic while holding notes")
     }
 
-    /// The pauses at `now`. Merging rests for a while after pages were applied.
-    fn pauses_at(&self, now: Duration) -> MaintenancePauses {
+    /// The notes at `now`. Merging rests for a while after pages were applied.
+    fn notes_at(&self, now: Duration) -> MaintenanceNotes {
         let applied = self.pages_applied.load(Ordering::Relaxed);
-        let mut pauses = self.pauses();
-        if pauses.pages_applied != applied {
-            pauses.pages_applied = applied;
-            pauses.merge_not_before = now + QUIET_PERIOD;
+        let mut notes = self.notes();
+        if notes.pages_applied != applied {
+            notes.pages_applied = applied;
+            notes.merge_not_before = now + QUIET_PERIOD;
         }
-        *pauses
+        *notes
     }
 }
 
@@ -237,8 +237,8 @@ impl<'a> StoreMaintenance<'a> {
 
     /// Whether cleaning is owed: free space is low and a round may find some, or the round under way is
     /// behind. [`step`](StoreMaintenance::step) makes such a step unless the last one found nothing to clean.
-    pub fn cleaning_is_due(&self) -> bool {
-        self.shared.map().cleaning_is_due()
+    pub fn cleaning_is_owed(&self) -> bool {
+        self.shared.map().cleaning_is_owed()
     }
 
     /// Pages that may be written back before the next [`step`](StoreMaintenance::step) with
@@ -317,31 +317,19 @@ impl StoreMaintenance<'_> {
         volume_changes::free_deleted_step(self.shared, self.writer)
     }
 
-    /// Cleans until a round has ended, and makes checkpoints where the round needs them. Each step takes its
-    /// locks anew, so others may use the store meanwhile.
+    /// Cleans until a round has ended. Each step takes its locks anew, so others may use the store meanwhile.
     ///
     /// Returns whether segments died, or held less than was counted. Dead ones are free after two
     /// checkpoints.
     ///
     /// # Errors
-    /// Those of [`clean_step`](StoreMaintenance::clean_step), and of
-    /// [`checkpoint`](StoreMaintenance::checkpoint).
+    /// Those of [`clean_step`](StoreMaintenance::clean_step).
     pub fn clean_round(&self) -> Result<bool, StoreError> {
-        let pages_moved = || self.shared.medium.counting().now().pages_cleaned;
-        // Pages moved when two checkpoints were last asked for.
-        let mut asked = None;
         loop {
             match self.clean_step()? {
                 CleaningOutcome::Idle => return Ok(false),
                 CleaningOutcome::Working => {}
                 CleaningOutcome::RoundEnded(segments) => return Ok(segments > 0),
-                CleaningOutcome::NeedsCheckpoint => {
-                    if asked.replace(pages_moved()) == Some(pages_moved()) {
-                        self.give_up_round();
-                        return Ok(false);
-                    }
-                    self.checkpoint_twice()?;
-                }
             }
         }
     }
@@ -350,6 +338,9 @@ impl StoreMaintenance<'_> {
     /// a MiB. Other threads wait at most for the repointing of what one step moved. No lock that readers or
     /// writers need is held during I/O.
     ///
+    /// Where moving lacks space, the step makes two checkpoints and tries again. If it still lacks space, it
+    /// gives the round up: the victims are left alone until more of them has died.
+    ///
     /// # Errors
     /// [`StoreError::NotBegun`], [`StoreError::Stopped`], or the device's: the step may be tried again. A
     /// block that cannot be read is no error here: it stays where it is, and its segment with it.
@@ -357,48 +348,11 @@ impl StoreMaintenance<'_> {
         self.state.lock_cleaner().step(self.shared, self.writer)
     }
 
-    /// As [`clean_step`](StoreMaintenance::clean_step), if a step is still due when this thread gets the
-    /// lock: of several threads that owe a step, only one makes it.
-    ///
-    /// # Errors
-    /// Those of [`clean_step`](StoreMaintenance::clean_step).
-    pub fn clean_step_if_due(&self) -> Result<Option<CleaningOutcome>, StoreError> {
-        let mut cleaner = self.state.lock_cleaner();
-        if self.cleaning_is_due() { cleaner.step(self.shared, self.writer).map(Some) } else { Ok(None) }
-    }
-
-    /// Ends a round that needs more space than two checkpoints have freed. Its victims are left alone until
-    /// more of them has died.
-    pub fn give_up_round(&self) {
-        self.state.lock_cleaner().give_up_round(self.shared);
-    }
-
-    /// Lets cleaning try segments again that it could not empty, as blocks that could not be read may be
-    /// readable by now. Otherwise it leaves such a segment alone until more of it is dead, or the store is
-    /// opened again.
-    pub fn retry_stuck_segments(&self) {
-        self.shared.map_mut().nodes.segments.retry_stuck();
-    }
-
-    /// Whether space should be allocated in the host file system: free segments are running low, or it was
-    /// full and may not be any more.
-    pub fn allocation_is_due(&self) -> bool {
-        host_space::allocation_is_due(self.shared)
-    }
-
-    /// Allocates as much space in the host file system as will be needed soon. `false` if that is full.
+    /// Allocates more space in the host file system than [`step`](StoreMaintenance::step) does, because a
+    /// caller needs it now. `false` if there is no more than before.
     ///
     /// # Errors
     /// The device's, except for a full host file system.
-    pub fn allocate_ahead(&self) -> Result<bool, StoreError> {
-        host_space::allocate_ahead(self.shared)
-    }
-
-    /// Allocates more than [`allocate_ahead`](StoreMaintenance::allocate_ahead) does, because a caller needs
-    /// it now. `false` if there is no more than before.
-    ///
-    /// # Errors
-    /// Those of [`allocate_ahead`](StoreMaintenance::allocate_ahead).
     pub fn allocate_more(&self) -> Result<bool, StoreError> {
         host_space::allocate_more(self.shared)
     }
@@ -430,11 +384,11 @@ impl StoreMaintenance<'_> {
         let length = self.shared.progress.length();
         let merge_is_worth_it = self.merge_is_worth_it();
         let free_segments_run_low = host_space::allocation_is_due(self.shared);
-        let pauses = self.state.pauses_at(now);
+        let notes = self.state.notes_at(now);
         let map = self.shared.map();
         MaintenanceGauges {
             now,
-            pauses,
+            notes,
             log_blocks: length.blocks,
             log_blocks_max: self.state.checkpoint_blocks.load(Ordering::Relaxed),
             log_reads: length.reads,
@@ -444,7 +398,7 @@ impl StoreMaintenance<'_> {
             free_segments_run_low,
             host_fs_is_full: false,
             is_freeing: map.volumes.dying().len() > 0,
-            cleaning_is_owed: map.cleaning_is_due(),
+            cleaning_is_owed: map.cleaning_is_owed(),
             cleaning_may_help: map.is_short_of_space() || map.nodes.segments.counts_may_be_high(),
             merge_is_worth_it,
         }
@@ -469,14 +423,14 @@ impl StoreMaintenance<'_> {
             MaintenanceStep::TrimDead => {
                 let batches = self.shared.medium.counting().now().batches;
                 self.checkpoint_twice()?;
-                self.state.pauses().trimmed_as_of = batches;
+                self.state.notes().trimmed_as_of = batches;
             }
             MaintenanceStep::TrimFreed => {
-                self.state.pauses().trim_not_before = clock.monotonic() + QUIET_PERIOD;
+                self.state.notes().trim_not_before = clock.monotonic() + QUIET_PERIOD;
                 self.checkpoint_twice()?;
                 // Blocks that are freed meanwhile are trimmed next time.
                 let is_freeing = self.is_freeing();
-                self.state.pauses().has_freed = is_freeing;
+                self.state.notes().has_freed = is_freeing;
             }
             MaintenanceStep::Merge => self.merge_step(clock)?,
         }
@@ -528,10 +482,9 @@ impl StoreMaintenance<'_> {
                 }
                 SearchStep::Clean => {
                     let outcome = self.clean_step()?;
-                    match search.note_cleaned(outcome, self.shared.medium.counting().now().pages_cleaned) {
-                        AfterCleaning::Nothing => {}
-                        AfterCleaning::FreesDead => self.checkpoint_twice()?,
-                        AfterCleaning::GivesUpRound => self.give_up_round(),
+                    search.note_cleaned(outcome);
+                    if let CleaningOutcome::RoundEnded(_) = outcome {
+                        self.checkpoint_twice()?;
                     }
                     return Ok(WORKED);
                 }
@@ -547,7 +500,7 @@ impl StoreMaintenance<'_> {
     fn allocate_ahead_or_pause(&self, clock: &dyn Clock) -> bool {
         let has_space = host_space::allocate_ahead(self.shared).unwrap_or(false);
         if !has_space {
-            self.state.pauses().allocate_not_before = clock.monotonic() + RETRY_AFTER;
+            self.state.notes().allocate_not_before = clock.monotonic() + RETRY_AFTER;
         }
         has_space
     }
@@ -556,7 +509,7 @@ impl StoreMaintenance<'_> {
     fn allocate_more_or_pause(&self, clock: &dyn Clock) -> bool {
         let has_more = host_space::allocate_more(self.shared).unwrap_or(false);
         if !has_more {
-            self.state.pauses().allocate_not_before = clock.monotonic() + RETRY_AFTER;
+            self.state.notes().allocate_not_before = clock.monotonic() + RETRY_AFTER;
         }
         has_more
     }
@@ -565,10 +518,10 @@ impl StoreMaintenance<'_> {
     fn free_step(&self, clock: &dyn Clock) -> Result<(), StoreError> {
         let freed = self.free_deleted_step();
         let now = clock.monotonic();
-        let mut pauses = self.state.pauses();
+        let mut notes = self.state.notes();
         match &freed {
-            Ok(_) => pauses.has_freed = true,
-            Err(_) => pauses.free_not_before = now + RETRY_AFTER,
+            Ok(_) => notes.has_freed = true,
+            Err(_) => notes.free_not_before = now + RETRY_AFTER,
         }
         freed.map(drop)
     }
@@ -576,18 +529,20 @@ impl StoreMaintenance<'_> {
     /// A step of cleaning, if it is still owed, before writers need the space.
     fn clean_owed(&self) -> Result<(), StoreError> {
         let batches = self.shared.medium.counting().now().batches;
-        match self.clean_step_if_due()? {
-            None | Some(CleaningOutcome::Working) => {}
-            Some(CleaningOutcome::RoundEnded(_)) => self.checkpoint_twice()?,
-            Some(CleaningOutcome::NeedsCheckpoint) => {
-                self.checkpoint_twice()?;
-                if self.clean_step()? == CleaningOutcome::NeedsCheckpoint {
-                    self.give_up_round();
-                }
+        let outcome = {
+            let mut cleaner = self.state.lock_cleaner();
+            // Of several threads that owe a step, only one makes it.
+            if !self.cleaning_is_owed() {
+                return Ok(());
             }
-            Some(CleaningOutcome::Idle) => {
+            cleaner.step(self.shared, self.writer)?
+        };
+        match outcome {
+            CleaningOutcome::Working => {}
+            CleaningOutcome::RoundEnded(_) => self.checkpoint_twice()?,
+            CleaningOutcome::Idle => {
                 self.checkpoint_twice()?;
-                self.state.pauses().nothing_to_clean_as_of = Some(batches);
+                self.state.notes().nothing_to_clean_as_of = Some(batches);
             }
         }
         Ok(())
@@ -600,7 +555,7 @@ impl StoreMaintenance<'_> {
         let merged = self.idle_merge_step();
         let now = clock.monotonic();
         let pause = if merged.is_ok() { now - begun } else { RETRY_AFTER };
-        self.state.pauses().merge_not_before = now + pause;
+        self.state.notes().merge_not_before = now + pause;
         match merged {
             Err(error) if !error.is_full() => Err(error),
             _ => Ok(()),
@@ -610,12 +565,12 @@ impl StoreMaintenance<'_> {
     /// Once in a while: segments that could not be read may be readable now.
     fn retry_stuck_now_and_then(&self, now: Duration) {
         {
-            let mut pauses = self.state.pauses();
-            if now < pauses.retry_not_before {
+            let mut notes = self.state.notes();
+            if now < notes.retry_not_before {
                 return;
             }
-            pauses.retry_not_before = now + RETRY_STUCK_AFTER;
+            notes.retry_not_before = now + RETRY_STUCK_AFTER;
         }
-        self.retry_stuck_segments();
+        self.shared.map_mut().nodes.segments.retry_stuck();
     }
 }

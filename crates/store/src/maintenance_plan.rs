@@ -51,9 +51,9 @@ pub(crate) enum MaintenanceStep {
     Merge,
 }
 
-/// When steps may be made again, and what the last ones left.
+/// What earlier steps noted for the plan: when they may be made again, and as of when they gained nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct MaintenancePauses {
+pub(crate) struct MaintenanceNotes {
     /// Freeing the blocks of deleted files and volumes.
     pub(crate) free_not_before: Duration,
     /// Blocks were freed that were not trimmed since.
@@ -78,7 +78,7 @@ pub(crate) struct MaintenancePauses {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct MaintenanceGauges {
     pub(crate) now: Duration,
-    pub(crate) pauses: MaintenancePauses,
+    pub(crate) notes: MaintenanceNotes,
     /// Blocks of the log since the last checkpoint, and the most of them.
     pub(crate) log_blocks: u64,
     pub(crate) log_blocks_max: u64,
@@ -138,28 +138,28 @@ impl MaintenanceGauges {
 
     /// Whether the host file system's last refusal was a while ago.
     pub(crate) fn may_ask_host_fs(&self) -> bool {
-        self.now >= self.pauses.allocate_not_before
+        self.now >= self.notes.allocate_not_before
     }
 
     pub(crate) fn freeing_is_due(&self) -> bool {
-        self.is_freeing && self.now >= self.pauses.free_not_before
+        self.is_freeing && self.now >= self.notes.free_not_before
     }
 
     /// After a step that found nothing to clean, not before something is written.
     fn cleaning_is_due(&self) -> bool {
-        self.cleaning_is_owed && self.pauses.nothing_to_clean_as_of != Some(self.batches)
+        self.cleaning_is_owed && self.notes.nothing_to_clean_as_of != Some(self.batches)
     }
 
     fn trimming_dead_is_due(&self) -> bool {
-        self.host_fs_is_full && self.pauses.trimmed_as_of != self.batches
+        self.host_fs_is_full && self.notes.trimmed_as_of != self.batches
     }
 
     fn trimming_freed_is_due(&self) -> bool {
-        self.pauses.has_freed && self.now >= self.pauses.trim_not_before && !self.is_freeing
+        self.notes.has_freed && self.now >= self.notes.trim_not_before && !self.is_freeing
     }
 
     fn merging_is_due(&self) -> bool {
-        self.merge_is_worth_it && self.now >= self.pauses.merge_not_before
+        self.merge_is_worth_it && self.now >= self.notes.merge_not_before
     }
 }
 
@@ -174,7 +174,7 @@ mod tests {
     fn busy() -> MaintenanceGauges {
         MaintenanceGauges {
             now: NOW,
-            pauses: MaintenancePauses { has_freed: true, ..MaintenancePauses::default() },
+            notes: MaintenanceNotes { has_freed: true, ..MaintenanceNotes::default() },
             log_blocks: 1000,
             log_blocks_max: 1000,
             log_reads: LOG_READS_MAX,
@@ -211,7 +211,7 @@ mod tests {
                 MaintenanceStep::Free => gauges.is_freeing = false,
                 MaintenanceStep::Clean => gauges.cleaning_is_owed = false,
                 MaintenanceStep::TrimDead => gauges.host_fs_is_full = false,
-                MaintenanceStep::TrimFreed => gauges.pauses.has_freed = false,
+                MaintenanceStep::TrimFreed => gauges.notes.has_freed = false,
                 MaintenanceStep::Merge => gauges.merge_is_worth_it = false,
             }
         }
@@ -243,33 +243,33 @@ mod tests {
 
     #[test]
     fn a_paused_step_waits_for_its_time() {
-        let none = MaintenancePauses::default();
-        let freed = MaintenancePauses { has_freed: true, ..none };
+        let none = MaintenanceNotes::default();
+        let freed = MaintenanceNotes { has_freed: true, ..none };
         let cases = [
             (
                 MaintenanceStep::AllocateAhead,
                 MaintenanceGauges { free_segments_run_low: true, ..idle() },
-                MaintenancePauses { allocate_not_before: LATER, ..none },
+                MaintenanceNotes { allocate_not_before: LATER, ..none },
             ),
             (
                 MaintenanceStep::Free,
                 MaintenanceGauges { is_freeing: true, ..idle() },
-                MaintenancePauses { free_not_before: LATER, ..none },
+                MaintenanceNotes { free_not_before: LATER, ..none },
             ),
             (
                 MaintenanceStep::TrimFreed,
-                MaintenanceGauges { pauses: freed, ..idle() },
-                MaintenancePauses { trim_not_before: LATER, ..freed },
+                MaintenanceGauges { notes: freed, ..idle() },
+                MaintenanceNotes { trim_not_before: LATER, ..freed },
             ),
             (
                 MaintenanceStep::Merge,
                 MaintenanceGauges { merge_is_worth_it: true, ..idle() },
-                MaintenancePauses { merge_not_before: LATER, ..none },
+                MaintenanceNotes { merge_not_before: LATER, ..none },
             ),
         ];
         for (step, gauges, paused) in cases {
             assert_eq!(gauges.next_step(), Some(step));
-            let paused = MaintenanceGauges { pauses: paused, ..gauges };
+            let paused = MaintenanceGauges { notes: paused, ..gauges };
             assert_eq!(paused.next_step(), None, "{step:?}");
             assert_eq!(MaintenanceGauges { now: LATER, ..paused }.next_step(), Some(step));
         }
@@ -281,17 +281,17 @@ mod tests {
             (
                 MaintenanceStep::Clean,
                 MaintenanceGauges { cleaning_is_owed: true, ..idle() },
-                MaintenancePauses { nothing_to_clean_as_of: Some(7), ..MaintenancePauses::default() },
+                MaintenanceNotes { nothing_to_clean_as_of: Some(7), ..MaintenanceNotes::default() },
             ),
             (
                 MaintenanceStep::TrimDead,
                 MaintenanceGauges { host_fs_is_full: true, ..idle() },
-                MaintenancePauses { trimmed_as_of: 7, ..MaintenancePauses::default() },
+                MaintenanceNotes { trimmed_as_of: 7, ..MaintenanceNotes::default() },
             ),
         ];
-        for (step, gauges, pauses) in cases {
+        for (step, gauges, notes) in cases {
             assert_eq!(gauges.next_step(), Some(step));
-            let in_vain = MaintenanceGauges { pauses, ..gauges };
+            let in_vain = MaintenanceGauges { notes, ..gauges };
             assert_eq!(in_vain.next_step(), None, "{step:?}");
             assert_eq!(MaintenanceGauges { batches: 8, ..in_vain }.next_step(), Some(step));
         }
@@ -299,8 +299,8 @@ mod tests {
 
     #[test]
     fn freed_blocks_are_trimmed_after_the_last() {
-        let pauses = MaintenancePauses { has_freed: true, free_not_before: LATER, ..Default::default() };
-        let gauges = MaintenanceGauges { is_freeing: true, pauses, ..idle() };
+        let notes = MaintenanceNotes { has_freed: true, free_not_before: LATER, ..Default::default() };
+        let gauges = MaintenanceGauges { is_freeing: true, notes, ..idle() };
         assert_eq!(gauges.next_step(), None);
     }
 

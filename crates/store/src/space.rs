@@ -30,6 +30,8 @@ pub struct StoreSpace {
     /// Blocks reserved for dirty pages: the most that these can take. The blocks are free, or dead and not
     /// cleaned yet.
     pub reserved: u64,
+    /// Blocks that can still be reserved for data.
+    pub reservable: u64,
     /// Estimate of the blocks that the reserved pages will take.
     pub expected: u64,
     /// Blocks that data can never have: kept for names, deletions, checkpoints and cleaning.
@@ -281,7 +283,7 @@ impl PageMap {
                     }
                 }
                 LogEntry::Delete { object: of, .. } => drop(object(of)),
-                LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => {
+                LogEntry::Transfer { transfer, .. } => {
                     object(&transfer.from);
                     object(&transfer.to);
                     ranges += self.nodes_for_transfer(transfer);
@@ -396,6 +398,7 @@ impl PageMap {
             nodes: METADATA_COPIES * self.nodes.table.used_count(),
             free: self.nodes.segments.free_count() * geometry.segment_blocks + self.nodes.segments.log_rest(),
             reserved: self.reserved_blocks(),
+            reservable: self.reservable(),
             expected: self.expected_blocks(),
         }
     }
@@ -535,8 +538,8 @@ impl PageMap {
         )
     }
 
-    /// Whether a step of cleaning is due for what was written.
-    pub(crate) fn cleaning_is_due(&self) -> bool {
+    /// Whether a step of cleaning is owed for what was written.
+    pub(crate) fn cleaning_is_owed(&self) -> bool {
         match (self.cleaning_left(), self.reservations.pacer) {
             (Some(left), Some(pace)) => pace.is_due(left),
             _ if self.cleaning_shortfall() == 0 => false,

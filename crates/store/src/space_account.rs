@@ -56,11 +56,6 @@ impl<'a> StoreSpaceAccount<'a> {
         self.shared.map_mut().release(pages);
     }
 
-    /// Blocks that can still be reserved.
-    pub fn reservable_blocks(&self) -> u64 {
-        self.shared.map().reservable()
-    }
-
     /// Whether the host file system had no space for a segment when last asked.
     pub fn is_host_fs_known_full(&self) -> bool {
         self.shared.medium.is_host_fs_known_full()

@@ -32,8 +32,6 @@ pub struct SpaceSearch {
     allocated_at: Option<u64>,
     /// Rounds of cleaning that have ended.
     rounds: usize,
-    /// Pages that the cleaner had moved when this round last asked for checkpoints.
-    checkpoint_asked_at: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -63,16 +61,6 @@ pub(crate) enum SearchStep {
     Clean,
     /// There is nothing left to do, except to free what has died.
     End,
-}
-
-/// The step that must follow a step of cleaning.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AfterCleaning {
-    Nothing,
-    /// Dead segments are to be freed.
-    FreesDead,
-    /// The round is given up.
-    GivesUpRound,
 }
 
 impl SpaceSearch {
@@ -138,59 +126,34 @@ impl SpaceSearch {
         self.stage = SearchStage::Cleaning;
     }
 
-    /// Notes a step of cleaning, after which the cleaner has moved `moved` pages in all.
-    pub(crate) fn note_cleaned(&mut self, outcome: CleaningOutcome, moved: u64) -> AfterCleaning {
+    /// Notes a step of cleaning.
+    pub(crate) fn note_cleaned(&mut self, outcome: CleaningOutcome) {
         match outcome {
-            CleaningOutcome::Working => AfterCleaning::Nothing,
-            CleaningOutcome::Idle => self.end_cleaning(AfterCleaning::Nothing),
+            CleaningOutcome::Working => {}
+            CleaningOutcome::Idle => self.stage = SearchStage::Ended,
             // The first round may have begun before the blocks died that can be gained now.
-            CleaningOutcome::RoundEnded(0) if self.rounds > 0 => self.end_cleaning(AfterCleaning::Nothing),
+            CleaningOutcome::RoundEnded(0) if self.rounds > 0 => self.stage = SearchStage::Ended,
             CleaningOutcome::RoundEnded(_) => {
                 self.rounds += 1;
-                self.checkpoint_asked_at = None;
                 self.stage = SearchStage::Merging;
-                AfterCleaning::FreesDead
-            }
-            CleaningOutcome::NeedsCheckpoint if self.checkpoint_asked_at == Some(moved) => {
-                self.end_cleaning(AfterCleaning::GivesUpRound)
-            }
-            CleaningOutcome::NeedsCheckpoint => {
-                self.checkpoint_asked_at = Some(moved);
-                AfterCleaning::FreesDead
             }
         }
-    }
-
-    fn end_cleaning(&mut self, after: AfterCleaning) -> AfterCleaning {
-        self.stage = SearchStage::Ended;
-        after
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::maintenance_plan::MaintenancePauses;
+    use crate::maintenance_plan::MaintenanceNotes;
     use std::time::Duration;
 
     const NOW: Duration = Duration::from_secs(100);
     const LATER: Duration = Duration::from_secs(101);
 
     /// The host file system was asked just now.
-    const ASKED: MaintenancePauses = MaintenancePauses {
-        free_not_before: Duration::ZERO,
-        has_freed: false,
-        trim_not_before: Duration::ZERO,
-        allocate_not_before: LATER,
-        merge_not_before: Duration::ZERO,
-        retry_not_before: Duration::ZERO,
-        pages_applied: 0,
-        nothing_to_clean_as_of: None,
-        trimmed_as_of: 0,
-    };
-
     fn gauges() -> MaintenanceGauges {
-        MaintenanceGauges { now: NOW, pauses: ASKED, cleaning_may_help: true, ..Default::default() }
+        let notes = MaintenanceNotes { allocate_not_before: LATER, ..Default::default() };
+        MaintenanceGauges { now: NOW, notes, cleaning_may_help: true, ..Default::default() }
     }
 
     /// A search that cleans.
@@ -217,11 +180,11 @@ mod tests {
 
     #[test]
     fn allocating_and_freeing_come_before_each_stage() {
-        let may_ask = MaintenanceGauges { pauses: MaintenancePauses::default(), ..gauges() };
+        let may_ask = MaintenanceGauges { notes: MaintenanceNotes::default(), ..gauges() };
         let freeing = MaintenanceGauges { is_freeing: true, ..gauges() };
         let both = MaintenanceGauges { is_freeing: true, ..may_ask };
         let mut resting = freeing;
-        resting.pauses.free_not_before = LATER;
+        resting.notes.free_not_before = LATER;
         for mut search in [SpaceSearch::default(), cleaning()] {
             let by_stage = search.next_step(&gauges());
             assert_eq!(search.next_step(&both), SearchStep::AllocateMore);
@@ -262,11 +225,12 @@ mod tests {
     #[test]
     fn deltas_are_merged_again_after_each_round() {
         let mut search = cleaning();
-        assert_eq!(search.note_cleaned(CleaningOutcome::Working, 0), AfterCleaning::Nothing);
-        assert_eq!(search.note_cleaned(CleaningOutcome::RoundEnded(0), 0), AfterCleaning::FreesDead);
+        search.note_cleaned(CleaningOutcome::Working);
+        assert_eq!(search.next_step(&gauges()), SearchStep::Clean);
+        search.note_cleaned(CleaningOutcome::RoundEnded(0));
         assert_eq!(search.next_step(&gauges()), SearchStep::Merge, "the first may have begun before");
         search.note_merged();
-        assert_eq!(search.note_cleaned(CleaningOutcome::RoundEnded(0), 0), AfterCleaning::Nothing);
+        search.note_cleaned(CleaningOutcome::RoundEnded(0));
         assert_eq!(search.next_step(&gauges()), SearchStep::End);
     }
 
@@ -275,7 +239,7 @@ mod tests {
         let mut search = cleaning();
         let mut rounds = 0;
         while search.next_step(&gauges()) == SearchStep::Clean {
-            assert_eq!(search.note_cleaned(CleaningOutcome::RoundEnded(1), 0), AfterCleaning::FreesDead);
+            search.note_cleaned(CleaningOutcome::RoundEnded(1));
             search.note_merged();
             rounds += 1;
         }
@@ -284,15 +248,9 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_moves_nothing_between_checkpoints_is_given_up() {
+    fn an_idle_cleaner_ends_the_search() {
         let mut search = cleaning();
-        let needs = CleaningOutcome::NeedsCheckpoint;
-        assert_eq!(search.note_cleaned(needs, 3), AfterCleaning::FreesDead);
-        assert_eq!(search.note_cleaned(needs, 4), AfterCleaning::FreesDead);
-        assert_eq!(search.note_cleaned(needs, 4), AfterCleaning::GivesUpRound);
-        assert_eq!(search.next_step(&gauges()), SearchStep::End);
-        let mut search = cleaning();
-        assert_eq!(search.note_cleaned(CleaningOutcome::Idle, 0), AfterCleaning::Nothing);
+        search.note_cleaned(CleaningOutcome::Idle);
         assert_eq!(search.next_step(&gauges()), SearchStep::End);
     }
 }

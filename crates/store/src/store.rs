@@ -11,7 +11,7 @@
 //! | roots, generations | `checkpoint::StoreCheckpointer` in `StoreWriter` | the writer's lock | from the newest root |
 //! | a round of cleaning | `cleaner::SegmentCleaner` in `MaintenanceState` | the cleaner's lock, taken before the writer's | gone |
 //! | a round of merging deltas in quiet times | `delta_merge::IdleMergeRound` in `MaintenanceState` | its own, taken after the writer's | gone: it begins anew |
-//! | pauses of maintenance | `maintenance::MaintenanceState` in `Store` | its own, for moments, with no other lock taken meanwhile | gone: what is due is tried anew |
+//! | notes of maintenance | `maintenance::MaintenanceState` in `Store` | its own, for moments, with no other lock taken meanwhile | gone: what is due is tried anew |
 //! | a scrub | `scrub::StoreScrub` in `MaintenanceState` | the scrubber's lock, taken before the writer's | gone |
 //!
 //! The writer's lock is held during I/O: one apply, checkpoint or repointing at a time. The map's lock is

@@ -13,35 +13,12 @@ use crate::error::StoreError;
 use crate::log_entry::{LogEntry, NAME_PART_BYTES};
 use crate::policy::SpaceClass;
 use crate::shared::StoreShared;
-use crate::volume::{NewVolume, VolumeId, VolumeMode, check_volume_name};
+use crate::volume::{NewVolume, VolumeId, check_volume_name};
 use crate::writer::{StoreWriter, WriterLock};
 use device::Lsn;
 
 /// Nodes that a step frees: it reads at most a MiB.
 const NODES_PER_STEP: usize = 256;
-
-/// See [`StoreVolumes::clone_numbered`](crate::StoreVolumes::clone_numbered).
-pub(crate) fn clone_volume(
-    shared: &StoreShared,
-    writer: &mut StoreWriter,
-    from: VolumeId,
-    to: VolumeId,
-    mode: VolumeMode,
-    lsn: Lsn,
-) -> Result<(), StoreError> {
-    writer.make_ready(shared)?;
-    {
-        let map = shared.map();
-        map.volumes.get(from).ok_or(StoreError::NoSuchVolume { volume: from })?;
-        // Nor one that was deleted: the buffer may have records of it.
-        if to < map.volumes.next_id() {
-            return Err(StoreError::VolumeExists { volume: to });
-        }
-        map.volumes.ensure_below_max()?;
-    }
-    let entry = LogEntry::CloneVolume { from, to, mode, lsn, created: 0 };
-    writer.append_entries(shared, vec![entry], SpaceClass::Writer)
-}
 
 /// See [`StoreVolumes::clone_named`](crate::StoreVolumes::clone_named).
 pub(crate) fn clone_named(
@@ -53,6 +30,7 @@ pub(crate) fn clone_named(
 ) -> Result<VolumeId, StoreError> {
     writer.make_ready(shared)?;
     check_clone(shared, from, new.name)?;
+    // Not the number of a deleted volume: the buffer may have records of it.
     let to = shared.map().volumes.next_id();
     let mut entries = vec![LogEntry::CloneVolume { from, to, mode: new.mode, lsn, created: new.created }];
     let parts = new.name.as_bytes().chunks(NAME_PART_BYTES);

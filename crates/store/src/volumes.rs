@@ -53,22 +53,6 @@ impl<'a> StoreVolumes<'a> {
         volume_changes::clone_named(self.shared, &mut self.writer.lock(), from, new, lsn)
     }
 
-    /// Makes `to` a clone of `from`, in one durable log entry, whatever `from` holds. `lsn` is the clone's
-    /// place in the one order.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSuchVolume`], [`StoreError::VolumeExists`], [`StoreError::TooManyVolumes`], or those
-    /// of [`apply`](crate::StoreData::apply).
-    pub fn clone_numbered(
-        &self,
-        from: VolumeId,
-        to: VolumeId,
-        mode: VolumeMode,
-        lsn: Lsn,
-    ) -> Result<(), StoreError> {
-        volume_changes::clone_volume(self.shared, &mut self.writer.lock(), from, to, mode, lsn)
-    }
-
     /// Deletes a volume. [`free_deleted_step`](crate::StoreMaintenance::free_deleted_step) frees its space.
     ///
     /// # Errors

@@ -233,7 +233,6 @@ impl LargeStore {
             match self.store.maintenance().clean_step()? {
                 CleaningOutcome::Working => {}
                 CleaningOutcome::RoundEnded(segments) => return Ok((nodes(&self.store) - before, segments)),
-                CleaningOutcome::NeedsCheckpoint => self.store.maintenance().checkpoint_twice()?,
                 CleaningOutcome::Idle => return Ok((nodes(&self.store) - before, 0)),
             }
         }

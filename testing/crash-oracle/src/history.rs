@@ -18,8 +18,8 @@ pub trait CrashModel: Clone {
     /// The reason why a change is impossible.
     type Refusal: Debug;
 
-    /// Makes a change. `bypass` is the path of bytes that may bypass the log; others are logged.
-    fn apply(&mut self, change: &Self::Change, bypass: WritePath) -> Result<Self::Made, Self::Refusal>;
+    /// Makes a change. `path` is the path of bytes that may bypass the log; others are logged.
+    fn apply(&mut self, change: &Self::Change, path: WritePath) -> Result<Self::Made, Self::Refusal>;
 
     /// Makes all bytes certain that changes before `number` wrote: to one file, or to all.
     fn settle_before(&mut self, file: Option<&Self::File>, number: u64);
@@ -42,7 +42,7 @@ impl HistoryMoment {
 /// The bytes that a sync covers. Every sync also covers the order: all earlier changes, except for bytes that
 /// were written past the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SyncScope<F> {
+pub enum SyncedBytes<F> {
     /// No bytes that were written past the log.
     Logged,
     /// All bytes of one file.
@@ -100,11 +100,11 @@ impl<M: CrashModel> CrashHistory<M> {
     }
 
     /// The path that bytes may take in the next change.
-    pub fn bypass(&self) -> WritePath {
-        self.bypass_of(self.moment().0)
+    pub fn next_write_path(&self) -> WritePath {
+        self.write_path(self.moment().0)
     }
 
-    fn bypass_of(&self, number: u64) -> WritePath {
+    fn write_path(&self, number: u64) -> WritePath {
         if self.bypasses { WritePath::Bypassing(number) } else { WritePath::Logged }
     }
 
@@ -125,23 +125,23 @@ impl<M: CrashModel> CrashHistory<M> {
 
     /// Records a change that took effect. Fails if the model refuses the change.
     pub fn record(&mut self, change: M::Change) -> Result<M::Made, M::Refusal> {
-        let made = self.now.apply(&change, self.bypass())?;
+        let made = self.now.apply(&change, self.next_write_path())?;
         self.since.push_back(change);
         Ok(made)
     }
 
     /// Records that a sync issued at `moment` was answered.
-    pub fn synced(&mut self, moment: HistoryMoment, scope: SyncScope<M::File>) {
+    pub fn synced(&mut self, moment: HistoryMoment, bytes: SyncedBytes<M::File>) {
         while self.first < moment.0 {
             let change = self.since.pop_front().expect("a moment lies in the history");
-            let bypass = self.bypass_of(self.first);
-            replay(&mut self.durable, &change, bypass);
+            let path = self.write_path(self.first);
+            replay(&mut self.durable, &change, path);
             self.first += 1;
         }
-        match scope {
-            SyncScope::Logged => {}
-            SyncScope::File(file) => self.durable.settle_before(Some(&file), moment.0),
-            SyncScope::All => self.durable.settle_before(None, moment.0),
+        match bytes {
+            SyncedBytes::Logged => {}
+            SyncedBytes::File(file) => self.durable.settle_before(Some(&file), moment.0),
+            SyncedBytes::All => self.durable.settle_before(None, moment.0),
         }
     }
 
@@ -196,7 +196,7 @@ impl<M: CrashModel> CrashHistory<M> {
     /// Makes the change after the first `kept` ones, if there is one.
     fn replay_next(&self, model: &mut M, kept: usize) {
         if let Some(change) = self.since.get(kept) {
-            replay(model, change, self.bypass_of(self.first + kept as u64));
+            replay(model, change, self.write_path(self.first + kept as u64));
         }
     }
 
@@ -216,8 +216,8 @@ impl<M: CrashModel> CrashHistory<M> {
     }
 }
 
-fn replay<M: CrashModel>(model: &mut M, change: &M::Change, bypass: WritePath) {
-    model.apply(change, bypass).expect("the model accepted it when it happened");
+fn replay<M: CrashModel>(model: &mut M, change: &M::Change, path: WritePath) {
+    model.apply(change, path).expect("the model accepted it when it happened");
 }
 
 #[cfg(test)]
@@ -253,7 +253,7 @@ mod tests {
     fn history() -> CrashHistory<CrashFile> {
         let mut history = CrashHistory::new(CrashFile::default());
         let Ok(()) = history.record((0, 1));
-        history.synced(history.moment(), SyncScope::All);
+        history.synced(history.moment(), SyncedBytes::All);
         let Ok(()) = history.record((1, 2));
         let Ok(()) = history.record((1, 3));
         history

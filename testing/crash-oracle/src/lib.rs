@@ -4,5 +4,5 @@ mod history;
 mod unsynced_pages;
 
 pub use crash_file::{CrashFile, WritePath, bytes_difference};
-pub use history::{CrashHistory, CrashModel, FoundPrefix, HistoryMoment, NoPrefix, SyncScope};
+pub use history::{CrashHistory, CrashModel, FoundPrefix, HistoryMoment, NoPrefix, SyncedBytes};
 pub use unsynced_pages::{BypassScope, PAGE_BYTES, UnsyncedPages};

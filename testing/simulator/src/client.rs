@@ -3,13 +3,14 @@
 
 use crate::change::ModelChange;
 use crate::model::{ModelBody, ModelId};
-use crate::oracle::{SyncScope, xattr_difference};
+use crate::oracle::xattr_difference;
 use crate::reply_checks::{check_attributes, check_read, check_seek, right_bytes};
 use crate::request_call::{
     FsReply, IssuedRequest, ReplyArrival, ReplyInbox, RequestCall, RequestNumber, number,
 };
 use crate::request_generator::ClientRequest;
 use crate::run_state::SimulationRun;
+use crash_oracle::SyncedBytes;
 use device::Clock;
 use fs::FsError;
 use std::collections::{BTreeMap, BTreeSet};
@@ -214,7 +215,7 @@ impl SimulationRun {
             && self.clients.outstanding().is_empty()
             && self.counts.errors_told == errors
         {
-            self.oracle.synced(self.oracle.moment(), SyncScope::Logged);
+            self.oracle.synced(self.oracle.moment(), SyncedBytes::Logged);
         }
         Ok(())
     }
@@ -387,11 +388,11 @@ impl SimulationRun {
                 }
             }
             (IssuedRequest::Sync(moment), Ok(_)) => {
-                self.oracle.synced(moment, SyncScope::All);
+                self.oracle.synced(moment, SyncedBytes::All);
                 Ok(())
             }
             (IssuedRequest::SyncFile(file, moment), Ok(_)) => {
-                self.oracle.synced(moment, SyncScope::File(file));
+                self.oracle.synced(moment, SyncedBytes::File(file));
                 Ok(())
             }
 

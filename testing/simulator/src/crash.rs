@@ -3,11 +3,11 @@
 
 use crate::disk_faults::TAKES_NOTHING;
 use crate::event_log::MediumRole;
-use crate::oracle::SyncScope;
 use crate::power_loss::LifeEnd;
 use crate::run_state::{ARMED_OPERATIONS_MAX, CUT_WITHIN, HarnessPhase, SimulationRun};
 use crate::stack::RandomPick;
 use cache::{BackgroundTask, CacheError};
+use crash_oracle::SyncedBytes;
 use device::DeviceOperation;
 use std::time::Duration;
 use store::StoreError;
@@ -232,7 +232,7 @@ impl SimulationRun {
         }
         if self.stack().cache.status().failed.is_none() && !self.media.power.is_lost() {
             // Dirty data that could not be stored is in the buffer.
-            self.oracle.synced(moment, SyncScope::All);
+            self.oracle.synced(moment, SyncedBytes::All);
         }
         self.counts.clean_stops += 1;
         self.media.log.event(|| "=== a clean stop".to_owned(), &[]);

@@ -8,11 +8,10 @@ use crate::main_loop::RunFailure;
 use crate::model::{FsModel, ModelId, ModelName};
 use crate::model_rights::{ACCESS_ACL, DEFAULT_ACL, ModelAcl};
 use crate::options::SimulatorOptions;
-use crate::oracle::SyncScope;
 use crate::request_generator::ClientRequest;
 use crate::run_state::SimulationRun;
 use crate::stack::RandomPick;
-use crash_oracle::BypassScope;
+use crash_oracle::{BypassScope, SyncedBytes};
 use device::SeededRng;
 use fs::{FallocateMode, FileKind, IfExists, SetXattrMode, SizePolicy};
 use sim_disk::DiskFaults;
@@ -261,7 +260,7 @@ fn write_all_back(run: &mut SimulationRun) -> Result<(), String> {
     let drained = run.stack().cache.drain();
     run.deliver()?;
     match drained {
-        Ok(()) => run.oracle.synced(moment, SyncScope::All),
+        Ok(()) => run.oracle.synced(moment, SyncedBytes::All),
         Err(_) if run.media.power.is_lost() || run.media.log.errors_made_up() > 0 => {}
         Err(error) => return Err(format!("the drain fails: {error}")),
     }

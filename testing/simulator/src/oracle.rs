@@ -5,13 +5,10 @@
 use crate::change::{ChangeErrno, ModelChange};
 use crate::model::{FsModel, ModelBody, ModelId};
 use crate::stack::{SeenBody, SeenTree};
-use crash_oracle::{CrashHistory, CrashModel, HistoryMoment, WritePath};
+use crash_oracle::{CrashHistory, CrashModel, HistoryMoment, SyncedBytes, WritePath};
 use fs::Ino;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-
-/// The data that a sync covers beside all logged changes.
-pub(crate) type SyncScope = crash_oracle::SyncScope<ModelId>;
 
 /// The model's history. The run owns it.
 #[derive(Clone)]
@@ -133,7 +130,7 @@ impl HistoryOracle {
     }
 
     /// Records that a sync issued at `moment` completed.
-    pub(crate) fn synced(&mut self, moment: HistoryMoment, what: SyncScope) {
+    pub(crate) fn synced(&mut self, moment: HistoryMoment, what: SyncedBytes<ModelId>) {
         self.history.synced(moment, what);
     }
 
@@ -142,7 +139,7 @@ impl HistoryOracle {
         let older = self.answered.iter().take_while(|(_, one)| *one <= answered).count();
         let newest = self.answered.drain(..older).next_back();
         if let Some((after, _)) = newest {
-            self.synced(after, SyncScope::All);
+            self.synced(after, SyncedBytes::All);
         }
     }
 
@@ -161,7 +158,7 @@ impl HistoryOracle {
                 Ok(RecoveredPrefix { kept: found.kept, completed })
             }
             Err(mut none) => {
-                none.newest.bypass = self.history.bypass();
+                none.newest.bypass = self.history.next_write_path();
                 let with_some = with_some_of(&none.newest, outstanding, seen);
                 let (model, comparison) = with_some.ok_or(none.report)?;
                 self.go_on(model, &comparison);
@@ -400,7 +397,7 @@ mod tests {
             .took_effect(make, Some(Ino(7)), None, Duration::ZERO)
             .expect("legal")
             .expect("a file is made");
-        oracle.synced(oracle.moment(), SyncScope::All);
+        oracle.synced(oracle.moment(), SyncedBytes::All);
         oracle.took_effect(write(file, 0, 1), None, None, Duration::ZERO).expect("legal");
         oracle.took_effect(write(file, 1, 2), None, None, Duration::ZERO).expect("legal");
         (oracle, file)

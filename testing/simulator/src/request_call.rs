@@ -82,7 +82,7 @@ impl RequestCall<'_> {
         let (store, cache) = (self.stack.cache.store().clone(), Arc::downgrade(&self.stack.cache));
         Box::new(move |result| {
             let (at, reservable) =
-                (clock.wall_nanos(), store.space().reservable_blocks() / RESERVED_BLOCKS_PER_PAGE);
+                (clock.wall_nanos(), store.space().now().reservable / RESERVED_BLOCKS_PER_PAGE);
             let transfer_waits = matches!(result, Err(FsError::NoSpace))
                 && store.space().host_fs_free_bytes_if_full().is_some()
                 && cache.upgrade().is_some_and(|cache| cache.status().pending_transfers > 0);

@@ -7,10 +7,11 @@
 
 use crate::change::ModelChange;
 use crate::client::{IssueTime, SimulatedClients};
-use crate::oracle::{HistoryOracle, SyncScope};
+use crate::oracle::HistoryOracle;
 use crate::run_state::{HarnessPhase, SimulationRun};
 use crate::stack::{RandomPick, SimulatedStack, is_rescued};
 use cache::{BackgroundTask, Cache, CacheError};
+use crash_oracle::SyncedBytes;
 use device::SeededRng;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -195,7 +196,7 @@ struct ReservableBlocks {
 
 impl ReservableBlocks {
     fn of(store: &Store) -> ReservableBlocks {
-        ReservableBlocks { blocks: store.space().reservable_blocks(), segment_blocks: store.segment_blocks() }
+        ReservableBlocks { blocks: store.space().now().reservable, segment_blocks: store.segment_blocks() }
     }
 
     /// Returns an error if `pages` pages would have fitted.
@@ -292,7 +293,7 @@ impl SimulationRun {
                 self.nobody_heard(PendingVolumeChange::Copy(Box::new(copy)))
             }
             Ok(volume) => {
-                self.oracle.synced(moment, SyncScope::All);
+                self.oracle.synced(moment, SyncedBytes::All);
                 self.volumes.others.insert(volume, copy);
                 self.stack().cache.set_expendable_volumes(self.volumes.epochs());
                 self.counts.volumes.copies += 1;

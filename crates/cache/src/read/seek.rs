@@ -308,8 +308,8 @@ mod tests {
             .expect("large enough");
         let store = Store::open(disk).expect("a new store");
         let target = VolumeId::MAIN.object(6, 1);
-        let transfer = PageTransfer::whole_object(VolumeId::MAIN.object(5, 1), target);
-        let op = RangeOp::of(&LogRecord::Clone(transfer), Lsn(1)).expect("a clone");
+        let transfer = PageTransfer::clone_of(VolumeId::MAIN.object(5, 1), target);
+        let op = RangeOp::of(&LogRecord::Transfer(transfer), Lsn(1)).expect("a clone");
         let patience = Duration::from_secs(30);
         let mut pages = PageTable::default();
         let mut space = CacheSpace::new(Arc::new(store));

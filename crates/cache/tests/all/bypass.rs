@@ -88,9 +88,9 @@ fn a_sync_of_an_object_logs_its_own_pages_and_nobody_else_s() {
 
 #[test]
 fn a_clone_and_a_new_name_come_after_what_was_written_before_them() {
-    let transfer = PageTransfer { from: FILE, first: PageNo(1), end: PageNo(3), to: COPY, at: PageNo(1) };
+    let transfer = PageTransfer::clone_range(FILE, PageNo(1)..PageNo(3), COPY, PageNo(1));
     for (change, logged) in
-        [(ObjectChange::Clone { transfer }, 2), (ObjectChange::LogBypassed { object: FILE }, 4)]
+        [(ObjectChange::Transfer(transfer), 2), (ObjectChange::LogBypassed { object: FILE }, 4)]
     {
         let machine = Machine::new(6);
         let cache = machine.open();
@@ -133,14 +133,14 @@ fn what_was_logged_again_beside_a_clone_says_nothing_of_what_came_after_it() {
     let machine = Machine::new(5);
     let cache = machine.open();
     machine.write(&cache, FILE, 0, &[1; 100]).expect("space");
-    let transfer = PageTransfer { from: FILE, first: PageNo(0), end: PageNo(1), to: COPY, at: PageNo(0) };
-    machine.apply(&cache, &[ObjectChange::Clone { transfer }]).expect("space");
+    let transfer = PageTransfer::clone_range(FILE, PageNo(0)..PageNo(1), COPY, PageNo(0));
+    machine.apply(&cache, &[ObjectChange::Transfer(transfer)]).expect("space");
     let cloned = cache.status().applied;
     machine.write(&cache, FILE, 0, &[3; 50]).expect("space");
     write_bypassing(&machine, &cache, 0..1, 4, true);
     // As if the clone could not be stored for long.
     let beside = LogRecord::Write { object: FILE, page: PageNo(0), start: 0, bytes: &[1; 100] };
-    cache.buffer().append_relogged(cloned, &[LogRecord::Clone(transfer), beside]).expect("space");
+    cache.buffer().append_relogged(cloned, &[LogRecord::Transfer(transfer), beside]).expect("space");
     cache.buffer().commit().expect("a buffer that works");
     let cache = crash(&machine, cache);
     assert_eq!(cache.lost_tails(), [(FILE, PageNo(0))], "it grew with that page");

@@ -6,8 +6,8 @@ use crate::common::meddled::{Meddled, Meddler};
 use crate::common::volume_model::{ObjectStep, VolumeModel, read_objects};
 use crate::common::{Disks, apply_at_once};
 use cache::{BackgroundTask, Cache, CacheSettings, ObjectChange};
-use crash_oracle::{CrashHistory, HistoryMoment, SyncScope};
-use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SeededRng, VolumeId};
+use crash_oracle::{CrashHistory, HistoryMoment, SyncedBytes};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SeededRng, TransferKind, VolumeId};
 use sim_disk::SimClock;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
     world.lock().expect("one thread")
 }
 
-fn sync(world: &Arc<Mutex<World>>, cache: &Cache, moment: HistoryMoment, scope: SyncScope<ObjectId>) {
+fn sync(world: &Arc<Mutex<World>>, cache: &Cache, moment: HistoryMoment, scope: SyncedBytes<ObjectId>) {
     let told = world.clone();
     let then = Box::new(move |done: Result<(), _>| {
         if done.is_ok() {
@@ -40,9 +40,9 @@ fn sync(world: &Arc<Mutex<World>>, cache: &Cache, moment: HistoryMoment, scope: 
         }
     });
     match scope {
-        SyncScope::All => cache.sync(then),
-        SyncScope::Logged => cache.sync_logged(then),
-        SyncScope::File(object) => cache.sync_object(object, then),
+        SyncedBytes::All => cache.sync(then),
+        SyncedBytes::Logged => cache.sync_logged(then),
+        SyncedBytes::File(object) => cache.sync_object(object, then),
     }
 }
 
@@ -60,7 +60,8 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
     let to = random.below(OBJECTS);
     let at = random.below(PAGES);
     let half = random.below(2) as usize;
-    let scope = [SyncScope::All, SyncScope::Logged, SyncScope::File(object(of))][random.below(3) as usize];
+    let scope =
+        [SyncedBytes::All, SyncedBytes::Logged, SyncedBytes::File(object(of))][random.below(3) as usize];
     if kind < 3 {
         drop(guard);
         return sync(world, cache, moment, scope);
@@ -79,9 +80,16 @@ fn act(world: &Arc<Mutex<World>>, cache: &Cache) {
             if of == to {
                 return;
             }
-            let transfer =
-                PageTransfer { from: object(of), first: PageNo(page), end, to: object(to), at: PageNo(at) };
-            if kind == 18 { ObjectStep::Clone(transfer) } else { ObjectStep::Move(transfer) }
+            let kind = if kind == 18 { TransferKind::Clone } else { TransferKind::Move };
+            let transfer = PageTransfer {
+                kind,
+                from: object(of),
+                first: PageNo(page),
+                end,
+                to: object(to),
+                at: PageNo(at),
+            };
+            ObjectStep::Transfer(transfer)
         }
     };
     let steps = vec![step, ObjectStep::Write(COUNTER, 0, number.to_le_bytes().to_vec())];

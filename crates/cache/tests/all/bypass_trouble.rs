@@ -67,9 +67,7 @@ fn stuck_sync(with_clone: bool) -> bool {
     machine.sync(&cache).expect("a buffer that works");
     machine.store.set_faults(ALWAYS);
     if with_clone {
-        machine
-            .apply(&cache, &[ObjectChange::Clone { transfer: PageTransfer::whole_object(OTHER, COPY) }])
-            .expect("space");
+        machine.apply(&cache, &[ObjectChange::Transfer(PageTransfer::clone_of(OTHER, COPY))]).expect("space");
     }
     machine.apply(&cache, &[bypassing(FILE, 0, &[2; 4 * BLOCK_BYTES])]).expect("space");
     let synced = ask(|then| cache.sync_object(FILE, then));
@@ -150,9 +148,7 @@ fn a_bypassing_write_that_finds_no_space_beside_others_is_told_where_a_clone_com
     machine.write(&cache, OTHER, 0, &[1; BLOCK_BYTES]).expect("space");
     machine.sync(&cache).expect("a buffer that works");
     machine.store.set_faults(ALWAYS);
-    machine
-        .apply(&cache, &[ObjectChange::Clone { transfer: PageTransfer::whole_object(OTHER, COPY) }])
-        .expect("space");
+    machine.apply(&cache, &[ObjectChange::Transfer(PageTransfer::clone_of(OTHER, COPY))]).expect("space");
     let bytes = vec![2; 40 * BLOCK_BYTES];
     machine.apply(&cache, &[bypassing(FILE, 0, &bytes)]).expect("space");
     let change = [bypassing(FILE, 40, &bytes)];
@@ -189,8 +185,8 @@ fn a_sync_of_what_a_stuck_clone_holds_back_is_answered_while_somebody_streams() 
         .expect("space");
     cache.drain().expect("devices that work");
     machine.store.damage(places_of(&machine, 0xab)[0], sim_disk::BlockDamage::Unreadable);
-    let transfer = PageTransfer { from: source, first: PageNo(1), end: PageNo(4), to: COPY, at: PageNo(1) };
-    machine.apply(&cache, &[ObjectChange::Clone { transfer }]).expect("space");
+    let transfer = PageTransfer::clone_range(source, PageNo(1)..PageNo(4), COPY, PageNo(1));
+    machine.apply(&cache, &[ObjectChange::Transfer(transfer)]).expect("space");
     machine.apply(&cache, &[bypassing(COPY, 1, &[9; 2 * BLOCK_BYTES])]).expect("space");
     let synced = ask(|then| cache.sync_object(COPY, then));
     for round in 0..4000 {

@@ -166,9 +166,8 @@ fn an_end_beside_one_stuck_clone_leaves_what_it_holds_back_in_the_buffer() {
     };
     let base = machine.store.written_blocks().into_iter().find(is_base).expect("stored");
     machine.store.damage(base, sim_disk::BlockDamage::Unreadable);
-    let transfer =
-        PageTransfer { from: OTHER, first: PageNo(1), end: PageNo(4), to: STREAMED, at: PageNo(1) };
-    machine.apply(&cache, &[ObjectChange::Clone { transfer }]).expect("space");
+    let transfer = PageTransfer::clone_range(OTHER, PageNo(1)..PageNo(4), STREAMED, PageNo(1));
+    machine.apply(&cache, &[ObjectChange::Transfer(transfer)]).expect("space");
     let bytes = &[9; 2 * BLOCK_BYTES];
     let overwrite =
         ObjectChange::FileWrite { object: STREAMED, offset: PAGE, bytes, size: PAGE + bytes.len() as u64 };
@@ -264,8 +263,8 @@ fn copies_beside_a_stream(sync_logs_max: u64, is_synced: bool, seconds: u64) -> 
         let mut made = made.lock().expect("one thread");
         while *made < due {
             let copy = VolumeId::MAIN.object(1000 + *made, 1);
-            let transfer = PageTransfer { end: PageNo(1), ..PageTransfer::whole_object(source(*made), copy) };
-            if !try_to_apply(&copier, &[ObjectChange::Clone { transfer }]) {
+            let transfer = PageTransfer { end: PageNo(1), ..PageTransfer::clone_of(source(*made), copy) };
+            if !try_to_apply(&copier, &[ObjectChange::Transfer(transfer)]) {
                 break;
             }
             *made += 1;

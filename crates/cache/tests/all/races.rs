@@ -105,8 +105,8 @@ fn what_a_cut_made_unneeded_stays_in_the_buffer_until_the_cut_is_durable() {
 #[test]
 fn what_a_clone_replaced_stays_in_the_buffer_until_the_clone_is_durable() {
     stays_in_the_buffer_until_durable(|victim| {
-        let transfer = PageTransfer { end: PageNo(1), ..PageTransfer::whole_object(object(4), victim) };
-        ObjectChange::Clone { transfer }
+        let transfer = PageTransfer { end: PageNo(1), ..PageTransfer::clone_of(object(4), victim) };
+        ObjectChange::Transfer(transfer)
     });
 }
 

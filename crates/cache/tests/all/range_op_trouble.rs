@@ -4,7 +4,7 @@
 use crate::common::apply_at_once;
 use crate::common::plain::Machine;
 use cache::{BackgroundTask, Cache, CacheCompletion, CacheError, ObjectChange, SeekTarget, TransactionCost};
-use device::{BLOCK_BYTES, Block, ObjectId, PageNo, PageTransfer};
+use device::{BLOCK_BYTES, Block, ObjectId, PageNo, PageTransfer, TransferKind};
 use sim_disk::DiskFaults;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -40,7 +40,11 @@ fn at_once(cache: &Cache, changes: &[ObjectChange<'_>]) {
 }
 
 fn pages(from: ObjectId, first: u64, count: u64, to: ObjectId) -> PageTransfer {
-    PageTransfer { from, first: PageNo(first), end: PageNo(first + count), to, at: PageNo(first) }
+    PageTransfer::clone_range(from, PageNo(first)..PageNo(first + count), to, PageNo(first))
+}
+
+fn moved(from: ObjectId, first: u64, count: u64, to: ObjectId) -> ObjectChange<'static> {
+    ObjectChange::Transfer(PageTransfer { kind: TransferKind::Move, ..pages(from, first, count, to) })
 }
 
 fn step_for(machine: &Machine, cache: &Cache, seconds: u64) {
@@ -97,7 +101,7 @@ fn store_three(machine: &Machine) {
 fn a_seek_that_waits_for_a_clone_is_answered_when_the_buffer_fails() {
     let machine = three(1);
     let cache = machine.open();
-    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Transfer(pages(ONE, 0, 4, TARGET))]);
     let answer = asked(|then| cache.seek(TARGET, PageNo(0)..PageNo(100), SeekTarget::Data, then));
     cache.step(BackgroundTask::Fetch);
     machine.buffer.set_faults(ALWAYS);
@@ -111,8 +115,8 @@ fn a_seek_behind_a_clone_behind_a_stuck_clone_is_answered() {
     let machine = three(2);
     damage_map_of(&machine, ONE, &[TWO, OTHER]);
     let cache = machine.open();
-    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
-    at_once(&cache, &[ObjectChange::Clone { transfer: pages(TARGET, 0, 4, THIRD) }]);
+    at_once(&cache, &[ObjectChange::Transfer(pages(ONE, 0, 4, TARGET))]);
+    at_once(&cache, &[ObjectChange::Transfer(pages(TARGET, 0, 4, THIRD))]);
     let read = asked(|then| {
         cache.read(THIRD, 0, 10, 10, then);
     });
@@ -127,7 +131,7 @@ fn a_read_of_a_clone_is_answered_above_a_store_that_fails_all_writes() {
     let machine = three(3);
     let cache = machine.open();
     machine.store.set_faults(ALWAYS);
-    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Transfer(pages(ONE, 0, 4, TARGET))]);
     let answer = asked(|then| {
         cache.read(TARGET, 0, 10, 10, then);
     });
@@ -140,7 +144,7 @@ fn a_read_of_a_clone_is_answered_above_a_file_system_that_is_full() {
     let machine = three(4);
     let cache = machine.open();
     machine.store.set_space(machine.store.written_blocks().len() as u64);
-    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Transfer(pages(ONE, 0, 4, TARGET))]);
     let answer = asked(|then| {
         cache.read(TARGET, 0, 10, 10, then);
     });
@@ -154,7 +158,7 @@ fn a_read_of_a_clone_is_answered_above_a_file_system_that_is_full() {
 fn a_mount_that_only_looks_reads_what_a_clone_made_before_a_crash() {
     let machine = three(15);
     let cache = machine.open();
-    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Transfer(pages(ONE, 0, 4, TARGET))]);
     machine.sync(&cache).expect("a buffer that works");
     step_for(&machine, &cache, 1);
     assert_eq!(cache.status().pending_transfers, 0, "the store has it, and the buffer still tells of it");
@@ -176,7 +180,7 @@ fn a_mount_that_only_looks_reads_what_a_clone_made_before_a_crash() {
 fn a_clone_that_is_stored_is_read_after_a_crash_though_its_source_is_damaged() {
     let machine = three(19);
     let cache = machine.open();
-    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Transfer(pages(ONE, 0, 4, TARGET))]);
     step_for(&machine, &cache, 1);
     assert_eq!(cache.status().pending_transfers, 0);
     cache.store().maintenance().checkpoint().expect("devices that work");
@@ -200,7 +204,7 @@ fn a_clone_of_nothing_or_onto_itself_does_not_make_the_log_unreadable() {
     ] {
         let machine = three(18);
         let cache = machine.open();
-        let changes = [ObjectChange::Clone { transfer }];
+        let changes = [ObjectChange::Transfer(transfer)];
         let applied = apply_at_once(&cache, &changes).expect("space");
         at_once(&cache, &[ObjectChange::Write { object: OTHER, offset: 0, bytes: &[7; PAGE] }]);
         machine.sync(&cache).expect("a buffer that works");
@@ -218,7 +222,7 @@ fn a_clone_of_nothing_or_onto_itself_does_not_make_the_log_unreadable() {
 fn an_unmount_answers_who_reads_what_a_clone_hides_and_writes_back_what_he_waits_for() {
     let machine = three(5);
     let cache = machine.open();
-    at_once(&cache, &[ObjectChange::Clone { transfer: pages(ONE, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Transfer(pages(ONE, 0, 4, TARGET))]);
     at_once(&cache, &[ObjectChange::Write { object: TARGET, offset: 0, bytes: &[7; 100] }]);
     let answer = asked(|then| {
         cache.read(TARGET, 0, 200, 200, then);
@@ -240,7 +244,7 @@ fn a_move_takes_its_sources_pages_though_its_target_was_deleted_and_its_slot_use
     let machine = three(6);
     let damaged = damage_map_of(&machine, ONE, &[TWO, OTHER]);
     let cache = machine.open();
-    at_once(&cache, &[ObjectChange::Move { transfer: pages(ONE, 0, 64, TARGET) }]);
+    at_once(&cache, &[moved(ONE, 0, 64, TARGET)]);
     step_for(&machine, &cache, 1);
     assert_eq!(cache.status().stuck_count, 1);
     at_once(&cache, &[ObjectChange::Delete { object: TARGET }]);
@@ -260,7 +264,7 @@ fn a_move_from_an_object_that_had_nothing_is_not_made_again_when_its_target_is_g
     let machine = three(7);
     let cache = machine.open();
     // Nothing of `THIRD` was ever written.
-    at_once(&cache, &[ObjectChange::Move { transfer: pages(THIRD, 0, 4, TARGET) }]);
+    at_once(&cache, &[moved(THIRD, 0, 4, TARGET)]);
     step_for(&machine, &cache, 1);
     assert_eq!(cache.status().pending_transfers, 0);
     at_once(&cache, &[ObjectChange::Delete { object: TARGET }]);
@@ -290,7 +294,7 @@ fn a_move_from_an_object_that_had_nothing_is_not_made_again_when_its_target_is_g
 fn a_clone_of_an_object_that_had_nothing_is_not_made_again_when_its_target_is_gone() {
     let machine = three(8);
     let cache = machine.open();
-    at_once(&cache, &[ObjectChange::Clone { transfer: pages(THIRD, 0, 4, TARGET) }]);
+    at_once(&cache, &[ObjectChange::Transfer(pages(THIRD, 0, 4, TARGET))]);
     step_for(&machine, &cache, 1);
     assert_eq!(cache.status().pending_transfers, 0);
     at_once(&cache, &[ObjectChange::Delete { object: TARGET }]);
@@ -333,9 +337,9 @@ fn what_lies_beside_a_move_that_was_logged_again_does_not_come_back_when_the_log
             &[ObjectChange::Write { object: ONE, offset: page * PAGE as u64, bytes: &[4; PAGE] }],
         );
     }
-    at_once(&cache, &[ObjectChange::Move { transfer: pages(ONE, 0, 300, TARGET) }]);
+    at_once(&cache, &[moved(ONE, 0, 300, TARGET)]);
     // Stuck until the end: it keeps the group with the last relogged record.
-    at_once(&cache, &[ObjectChange::Clone { transfer: pages(TWO, 0, 4, THIRD) }]);
+    at_once(&cache, &[ObjectChange::Transfer(pages(TWO, 0, 4, THIRD))]);
     let _ = asked(|then| cache.sync(then));
     cache.step(BackgroundTask::Commit);
     cache.step(BackgroundTask::WriteBack);
@@ -389,7 +393,7 @@ fn a_cut_before_a_clone_that_was_logged_again_behind_it_does_not_take_what_it_br
     }
     // Like a truncation, followed by a clone of a whole file.
     at_once(&cache, &[ObjectChange::Zero { object: ONE, offset: 0, len: 1 << 30 }]);
-    at_once(&cache, &[ObjectChange::Clone { transfer: pages(OTHER, 1, 499, ONE) }]);
+    at_once(&cache, &[ObjectChange::Transfer(pages(OTHER, 1, 499, ONE))]);
     let _ = asked(|then| cache.sync(then));
     cache.step(BackgroundTask::Commit);
     cache.step(BackgroundTask::WriteBack);
@@ -437,7 +441,7 @@ fn a_volume_is_deleted_though_a_clone_in_it_is_stuck() {
         let cache = machine.open();
         at_once(&cache, &[ObjectChange::Write { object: one, offset: 0, bytes: &[2; PAGE] }]);
         if clones {
-            at_once(&cache, &[ObjectChange::Clone { transfer: pages(one, 0, 4, TARGET.in_volume(copy)) }]);
+            at_once(&cache, &[ObjectChange::Transfer(pages(one, 0, 4, TARGET.in_volume(copy)))]);
         }
         step_for(&machine, &cache, 2);
         let deleted = cache.delete_volume(copy);
@@ -461,11 +465,11 @@ fn no_base_is_fetched_for_a_page_that_a_clone_has_taken_since_it_was_chosen() {
     const ROUNDS: u64 = 1000;
     for round in 0..ROUNDS {
         // It is stored, and only parts of its pages are in memory.
-        apply(&[ObjectChange::Clone { transfer: pages(TARGET, 0, PAGES, THIRD) }]);
+        apply(&[ObjectChange::Transfer(pages(TARGET, 0, PAGES, THIRD))]);
         cache.drain().expect("devices that work");
         let parts: Vec<ObjectChange<'_>> = (0..PAGES).map(part(&[2; 10])).collect();
         apply(&parts);
-        let mut changes = vec![ObjectChange::Clone { transfer: pages(TWO, 0, PAGES, THIRD) }];
+        let mut changes = vec![ObjectChange::Transfer(pages(TWO, 0, PAGES, THIRD))];
         changes.extend((0..PAGES).map(part(&[3; 10])));
         machine.clock.advance(Duration::from_secs(400));
         let mut admitted =

@@ -5,7 +5,7 @@ use crate::common::apply_at_once;
 use crate::common::meddled::{Meddled, Meddler};
 use crate::common::plain::Machine;
 use cache::{BackgroundTask, Cache, CacheError, ObjectChange, TRANSFER_PAGES_MAX};
-use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, PageTransfer, VolumeId};
+use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, PageTransfer, TransferKind, VolumeId};
 use sim_disk::DiskFaults;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +19,7 @@ const OTHER: ObjectId = VolumeId::MAIN.object(1 << 40, 1);
 const TARGET: ObjectId = VolumeId::MAIN.object(1 << 20, 1);
 
 fn clone(from: ObjectId, to: ObjectId) -> ObjectChange<'static> {
-    ObjectChange::Clone { transfer: PageTransfer::whole_object(from, to) }
+    ObjectChange::Transfer(PageTransfer::clone_of(from, to))
 }
 
 fn page(cache: &Cache, object: ObjectId, page: u64) -> Result<u8, CacheError> {
@@ -81,15 +81,14 @@ fn with_delta(machine: &Machine) -> (Cache, Block) {
     (cache, base)
 }
 
-const EDGES: PageTransfer =
-    PageTransfer { from: SOURCE, first: PageNo(1), end: PageNo(4), to: TARGET, at: PageNo(1) };
+const EDGES: PageTransfer = PageTransfer::clone_range(SOURCE, PageNo(1)..PageNo(4), TARGET, PageNo(1));
 
 #[test]
 fn a_clone_of_a_page_that_has_a_delta_and_cannot_be_read_waits_for_it_and_holds_up_nothing_else() {
     let machine = Machine::new(3);
     let (cache, base) = with_delta(&machine);
     machine.store.damage(base, sim_disk::BlockDamage::Unreadable);
-    machine.apply(&cache, &[ObjectChange::Clone { transfer: EDGES }]).expect("space");
+    machine.apply(&cache, &[ObjectChange::Transfer(EDGES)]).expect("space");
     (0..8).for_each(|number| write(&machine, &cache, OTHER, number, 9));
     for _ in 0..50 {
         machine.clock.advance(Duration::from_secs(10));
@@ -111,9 +110,9 @@ fn a_clone_of_a_damaged_page_that_has_a_delta_is_stored_after_a_while_and_the_pa
         machine.store.rot(base, 77);
         // So that it has a leaf, too.
         (1..6).for_each(|number| write(&machine, &cache, TARGET, 20 * number, 1));
-        let transfer = EDGES;
-        let change = if moves { ObjectChange::Move { transfer } } else { ObjectChange::Clone { transfer } };
-        machine.apply(&cache, &[change]).expect("space");
+        let kind = if moves { TransferKind::Move } else { TransferKind::Clone };
+        let transfer = PageTransfer { kind, ..EDGES };
+        machine.apply(&cache, &[ObjectChange::Transfer(transfer)]).expect("space");
         write(&machine, &cache, TARGET, 1, 5);
         for _ in 0..7 {
             assert_eq!(cache.status().pending_transfers, 1, "a moment later the page may be read");
@@ -181,7 +180,7 @@ fn a_page_that_cannot_be_read_beside_a_damaged_one_holds_up_its_clone_and_nothin
     assert!(!ones.is_empty());
     ones.iter().for_each(|&at| machine.store.damage(at, sim_disk::BlockDamage::Unreadable));
     machine
-        .apply(&cache, &[ObjectChange::Clone { transfer: PageTransfer { end: PageNo(30), ..EDGES } }])
+        .apply(&cache, &[ObjectChange::Transfer(PageTransfer { end: PageNo(30), ..EDGES })])
         .expect("space");
     write(&machine, &cache, OTHER, 1, 9);
     for _ in 0..50 {
@@ -354,13 +353,20 @@ fn one_transaction_clones_and_writes_in_several_volumes_and_is_there_as_a_whole(
         let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 1 };
         let copy = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
         let target = TARGET.in_volume(copy);
-        let back = PageTransfer { from: target, first: PageNo(0), end: PageNo(2), to: OTHER, at: PageNo(9) };
+        let back = PageTransfer {
+            kind: TransferKind::Move,
+            from: target,
+            first: PageNo(0),
+            end: PageNo(2),
+            to: OTHER,
+            at: PageNo(9),
+        };
         let changes = [
             ObjectChange::Write { object: SOURCE, offset: 0, bytes: &[2; BLOCK_BYTES] },
             clone(SOURCE, target),
             ObjectChange::Write { object: SOURCE, offset: 0, bytes: &[3; BLOCK_BYTES] },
             ObjectChange::Write { object: target, offset: BLOCK_BYTES as u64, bytes: &[4; BLOCK_BYTES] },
-            ObjectChange::Move { transfer: back },
+            ObjectChange::Transfer(back),
             ObjectChange::Write { object: target, offset: 0, bytes: &[5; BLOCK_BYTES] },
         ];
         machine.apply(&cache, &changes).expect("space");
@@ -388,7 +394,7 @@ fn a_clone_of_too_many_pages_whose_places_do_not_agree_is_refused_before_anythin
         let first = PageNo(0);
         let end = PageNo(pages);
         let at = PageNo(at);
-        [ObjectChange::Clone { transfer: PageTransfer { from: SOURCE, first, end, to: TARGET, at } }]
+        [ObjectChange::Transfer(PageTransfer::clone_range(SOURCE, first..end, TARGET, at))]
     };
     machine.apply(&cache, &transfer(1 << 40, 128)).expect("subtrees are shared");
     machine.apply(&cache, &transfer(TRANSFER_PAGES_MAX, 1)).expect("as many as may be");

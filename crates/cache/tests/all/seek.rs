@@ -6,7 +6,7 @@ use cache::{
     BackgroundTask, Cache, CacheSettings, CountEffort, ObjectChange, SeekTarget, SpaceReservation,
     TransactionCost,
 };
-use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SeededRng, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SeededRng, TransferKind, VolumeId};
 use sim_disk::SimClock;
 use std::collections::BTreeSet;
 use std::ops::{Deref, Range};
@@ -116,13 +116,13 @@ fn note(written: &mut BTreeSet<u64>, change: &ObjectChange<'_>) {
             written.retain(|page| !(first..last).contains(page));
         }
         ObjectChange::Delete { .. } => written.clear(),
-        ObjectChange::Clone { transfer } | ObjectChange::Move { transfer } => {
+        ObjectChange::Transfer(transfer) => {
             let numbers = |pages: Range<PageNo>| pages.start.0..pages.end.0;
             let source = numbers(transfer.source());
             let target = numbers(transfer.target());
             let there: Vec<u64> = written.range(source.clone()).copied().collect();
             written.retain(|page| !target.contains(page));
-            if matches!(change, ObjectChange::Move { .. }) {
+            if transfer.kind == TransferKind::Move {
                 written.retain(|page| !source.contains(page));
             }
             written.extend(there.into_iter().map(|page| transfer.target_of(PageNo(page)).0));
@@ -130,23 +130,23 @@ fn note(written: &mut BTreeSet<u64>, change: &ObjectChange<'_>) {
     }
 }
 
-/// Pages that move from one half of the object to the other.
-fn transfer(random: &mut SeededRng) -> PageTransfer {
+/// A transfer of pages from one half of the object to the other.
+fn transfer(kind: TransferKind, random: &mut SeededRng) -> PageTransfer {
     let half = PAGES / 2;
     let len = 1 + random.below(50);
     let places = [random.below(half - len), half + random.below(half - len)];
     let forth = random.once_in(2);
     let (first, at) = if forth { (places[0], places[1]) } else { (places[1], places[0]) };
     let (first, end, at) = (PageNo(first), PageNo(first + len), PageNo(at));
-    PageTransfer { from: OBJECT, first, end, to: OBJECT, at }
+    PageTransfer { kind, from: OBJECT, first, end, to: OBJECT, at }
 }
 
 fn change<'a>(random: &mut SeededRng, bytes: &'a [u8]) -> ObjectChange<'a> {
     let at = random.below(PAGES * PAGE - 1);
     let left = PAGES * PAGE - at;
     match random.below(11) {
-        10 if random.once_in(2) => ObjectChange::Clone { transfer: transfer(random) },
-        10 => ObjectChange::Move { transfer: transfer(random) },
+        10 if random.once_in(2) => ObjectChange::Transfer(transfer(TransferKind::Clone, random)),
+        10 => ObjectChange::Transfer(transfer(TransferKind::Move, random)),
         0..7 => {
             let limit = if random.once_in(4) { 9 * PAGE } else { 700 };
             let len = (1 + random.below(limit)).min(left);

@@ -273,7 +273,7 @@ fn what_gives_space_back_is_granted_space_that_there_is_not() {
         applied.expect("power");
     }
     assert_eq!(machine.assert_all_is_reserved(), dirty + 10);
-    assert_eq!(machine.cache.store().space().reservable_blocks(), 0);
+    assert_eq!(machine.cache.store().space().now().reservable, 0);
     let more = [ObjectChange::Write { object: FILE, offset: 0, bytes: &[1] }];
     assert!(apply_at_once(&machine.cache, &more).is_none());
 }
@@ -369,9 +369,9 @@ fn full_and_counting() -> Machine {
     };
     let mut vectors = (0..).map(|vector| (vector * 120..(vector + 1) * 120).map(write).collect::<Vec<_>>());
     let shared = VolumeId::MAIN.object(7, 1);
-    let transfer = PageTransfer { from: FILE, first: PageNo(0), end: PageNo(9), to: shared, at: PageNo(0) };
+    let transfer = PageTransfer::clone_range(FILE, PageNo(0)..PageNo(9), shared, PageNo(0));
     store.data().apply(&vectors.next().expect("no end")).expect("space");
-    store.data().apply(&[store::StoreChange::Clone { transfer, lsn: lsn.plus(1) }]).expect("sound media");
+    store.data().apply(&[store::StoreChange::Transfer { transfer, lsn: lsn.plus(1) }]).expect("sound media");
     while vectors.find_map(|vector| store.data().apply(&vector).err()).is_some() {
         store.maintenance().checkpoint_twice().expect("sound media");
         if !store.maintenance().clean_round().expect("sound media") {
@@ -384,7 +384,7 @@ fn full_and_counting() -> Machine {
         .expect("sound media");
     while store.maintenance().free_deleted_step().expect("sound media") {}
     store.maintenance().checkpoint_twice().expect("sound media");
-    assert_eq!(store.space().reservable_blocks(), 0);
+    assert_eq!(store.space().now().reservable, 0);
     assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Working));
     machine
 }

@@ -6,7 +6,7 @@ use crate::common::meddled::{Meddled, Meddler};
 use crate::common::volume_model::{ObjectStep, VolumeModel, read_objects};
 use crate::common::{Machine, Run, apply_at_once, delete_rescued};
 use cache::{BackgroundTask, Cache, CacheError, FetchMode, ObjectChange};
-use crash_oracle::{CrashHistory, HistoryMoment, SyncScope};
+use crash_oracle::{CrashHistory, HistoryMoment, SyncedBytes};
 use device::SeededRng;
 use sim_disk::{DiskFaults, SimDisk};
 use std::collections::BTreeMap;
@@ -208,7 +208,7 @@ impl World {
         self.others.insert(volume, self.state_of(cache, volume, may_be));
         self.tally.cloned += 1;
         // Every state before the first possible one was durable when the call returned.
-        self.run.history.synced(asked, SyncScope::All);
+        self.run.history.synced(asked, SyncedBytes::All);
         goes_on(cache)
     }
 

@@ -7,16 +7,13 @@
 use crate::arena::FsTransaction;
 use crate::cost;
 use crate::error::FsError;
-use crate::format::{FILE_BYTES_MAX, Inode};
+use crate::format::{FILE_BYTES_MAX, Inode, PAGE_BYTES};
 use crate::fs::{Fs, FsCore};
 use crate::types::{FsCompletion, Ino};
 use cache::{CacheError, ObjectChange, SeekTarget};
-use device::{BLOCK_BYTES, ObjectId, PageNo};
+use device::{ObjectId, PageNo};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// A page as a number of bytes.
-const PAGE: u64 = BLOCK_BYTES as u64;
 
 /// The change that `fallocate` makes to a range of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,12 +46,12 @@ pub enum SeekWhence {
 
 /// Whether a range begins and ends with pages.
 fn is_whole_pages(offset: u64, len: u64) -> bool {
-    offset.is_multiple_of(PAGE) && len.is_multiple_of(PAGE)
+    offset.is_multiple_of(PAGE_BYTES) && len.is_multiple_of(PAGE_BYTES)
 }
 
 /// The pages that hold a range.
 fn pages(range: Range<u64>) -> Range<PageNo> {
-    PageNo(range.start / PAGE)..PageNo(range.end.div_ceil(PAGE))
+    PageNo(range.start / PAGE_BYTES)..PageNo(range.end.div_ceil(PAGE_BYTES))
 }
 
 /// The end of a range, which must lie within the largest file.
@@ -69,7 +66,7 @@ fn checked_end(offset: u64, len: u64) -> Result<u64, FsError> {
 /// The end of the zeros that a change of a range up to `end` writes. Bytes behind the file's end are zeros
 /// already, so its last page can be removed as a whole.
 fn zeros_end(inode: &Inode, end: u64) -> u64 {
-    if end >= inode.size() { inode.size().next_multiple_of(PAGE) } else { end }
+    if end >= inode.size() { inode.size().next_multiple_of(PAGE_BYTES) } else { end }
 }
 
 impl FsTransaction<'_> {

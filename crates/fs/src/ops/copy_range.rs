@@ -5,14 +5,11 @@ use crate::arena::FsTransaction;
 use crate::charge_tracker::ChargeNote;
 use crate::cost;
 use crate::error::FsError;
-use crate::format::FILE_BYTES_MAX;
+use crate::format::{FILE_BYTES_MAX, PAGE_BYTES};
 use crate::fs::Fs;
 use crate::types::{FsCompletion, Ino};
 use cache::{ObjectChange, TRANSFER_PAGES_MAX};
-use device::{BLOCK_BYTES, PageNo, PageTransfer};
-
-/// A page as a number of bytes.
-const PAGE: u64 = BLOCK_BYTES as u64;
+use device::{PageNo, PageTransfer};
 
 /// A range of one file, and the offset in another to which it is copied.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +25,7 @@ impl RangeCopy {
     /// Checks that the copy is of whole pages to whole pages. Shortens it, if whole subtrees of the store's
     /// map cannot be shared.
     fn new(from: Ino, (offset, len): (u64, u64), to: Ino, at: u64) -> Result<RangeCopy, FsError> {
-        if !(offset | at).is_multiple_of(PAGE) {
+        if !(offset | at).is_multiple_of(PAGE_BYTES) {
             return Err(FsError::Unsupported);
         }
         let Some(most) = FILE_BYTES_MAX.checked_sub(offset.max(at)).filter(|&most| most > 0) else {
@@ -38,8 +35,8 @@ impl RangeCopy {
         if from == to && offset.abs_diff(at) < len {
             return Err(FsError::Invalid);
         }
-        let aligned = (offset / PAGE).abs_diff(at / PAGE).is_multiple_of(128);
-        let len = if aligned { len } else { len.min(TRANSFER_PAGES_MAX * PAGE) };
+        let aligned = (offset / PAGE_BYTES).abs_diff(at / PAGE_BYTES).is_multiple_of(128);
+        let len = if aligned { len } else { len.min(TRANSFER_PAGES_MAX * PAGE_BYTES) };
         Ok(RangeCopy { from, offset, len, to, at })
     }
 }
@@ -58,18 +55,17 @@ impl FsTransaction<'_> {
         // Bytes behind the source's end are zeros, so its last page can be shared as a whole, unless the
         // target is longer.
         let ends = offset + len == source_inode.size() && at + len >= inode.size();
-        if !len.is_multiple_of(PAGE) && !ends {
+        if !len.is_multiple_of(PAGE_BYTES) && !ends {
             return Err(FsError::Unsupported);
         }
-        let pages = len.div_ceil(PAGE);
+        let pages = len.div_ceil(PAGE_BYTES);
         if source_inode.is_written() {
-            let first = PageNo(offset / PAGE);
-            let end = PageNo(offset / PAGE + pages);
+            let first = offset / PAGE_BYTES;
             let from = self.data_object(source, &source_inode);
             let to = self.data_object(slot, &inode);
-            self.add_data_change(ObjectChange::Clone {
-                transfer: PageTransfer { from, first, end, to, at: PageNo(at / PAGE) },
-            });
+            let cloned = PageNo(first)..PageNo(first + pages);
+            let transfer = PageTransfer::clone_range(from, cloned, to, PageNo(at / PAGE_BYTES));
+            self.add_data_change(ObjectChange::Transfer(transfer));
             inode.set_size(inode.size().max(at + len));
             inode.set_written();
             self.charge(slot, &before, &mut inode, at..at + len, 0);
@@ -83,10 +79,10 @@ impl FsTransaction<'_> {
                 self.add_data_change(ObjectChange::Zero {
                     object: self.data_object(slot, &inode),
                     offset: at,
-                    len: pages * PAGE,
+                    len: pages * PAGE_BYTES,
                 });
                 // The target was never charged for pages behind its end.
-                let end = (at + pages * PAGE).min(inode.size().next_multiple_of(PAGE));
+                let end = (at + pages * PAGE_BYTES).min(inode.size().next_multiple_of(PAGE_BYTES));
                 if at < end {
                     self.uncharge(slot, &mut inode, at..end);
                 }
@@ -110,7 +106,11 @@ impl Fs {
     pub fn copy_range(&self, from: Ino, range: (u64, u64), to: Ino, at: u64, done: FsCompletion<u64>) {
         match RangeCopy::new(from, range, to, at) {
             Ok(copied) => {
-                let cost = cost::copy_range(copied.len.div_ceil(PAGE), copied.offset / PAGE, at / PAGE);
+                let cost = cost::copy_range(
+                    copied.len.div_ceil(PAGE_BYTES),
+                    copied.offset / PAGE_BYTES,
+                    at / PAGE_BYTES,
+                );
                 self.run(cost, move |tx| tx.copy_range(copied), done);
             }
             Err(error) => done(Err(error)),

@@ -3,13 +3,10 @@
 
 use crate::arena::{FsState, FsTransaction};
 use crate::error::FsError;
-use crate::format::{FILE_BYTES_MAX, Inode, InodeSlot};
+use crate::format::{FILE_BYTES_MAX, Inode, InodeSlot, PAGE_BYTES};
 use crate::types::Ino;
 use cache::{ObjectChange, TransactionCost};
-use device::{BLOCK_BYTES, ObjectId};
-
-/// A page as a number of bytes.
-const PAGE: u64 = BLOCK_BYTES as u64;
+use device::ObjectId;
 
 impl FsState {
     /// Clips a read to the file's size. Returns the file's object, the bytes to read, and the file's size.
@@ -48,7 +45,7 @@ impl FsState {
 pub(crate) fn write_cost(offset: u64, len: usize) -> TransactionCost {
     debug_assert!(offset <= FILE_BYTES_MAX);
     let len = len as u64;
-    let pages = len / PAGE + 2;
+    let pages = len / PAGE_BYTES + 2;
     TransactionCost {
         pages: 3 + pages,
         bytes: 96 + len,
@@ -94,11 +91,11 @@ impl FsTransaction<'_> {
                 offset: size,
                 len: FILE_BYTES_MAX - size,
             });
-            let end = inode.size().next_multiple_of(BLOCK_BYTES as u64);
+            let end = inode.size().next_multiple_of(PAGE_BYTES);
             self.uncharge(slot, &mut inode, size..end);
         }
         inode.set_size(size);
-        inode.cap_charge(size.div_ceil(BLOCK_BYTES as u64));
+        inode.cap_charge(size.div_ceil(PAGE_BYTES));
         self.set_inode(slot, &inode);
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::ops::file_data::write_cost;
 use crate::types::{CallerCredentials, FileAttributes, FileKind, Ino};
 use crate::xattr::{XattrChange, XattrKey, XattrOutcome};
 use cache::{ObjectChange, TransactionCost};
-use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, TransferKind, VolumeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -61,12 +61,12 @@ impl ObjectPages {
                 }
             }
             ObjectChange::Delete { object } => self.0.retain(|&(of, _), _| of != object),
-            ObjectChange::Clone { transfer } => self.copy(&transfer),
-            ObjectChange::Move { .. } => unreachable!("no operation moves pages"),
+            ObjectChange::Transfer(transfer) => self.copy(&transfer),
         }
     }
 
     fn copy(&mut self, transfer: &PageTransfer) {
+        assert_eq!(transfer.kind, TransferKind::Clone, "no operation moves pages");
         let source = transfer.source();
         let target = transfer.target();
         let pages = self.0.range((transfer.from, source.start.0)..(transfer.from, source.end.0));

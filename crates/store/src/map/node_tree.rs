@@ -19,15 +19,6 @@ pub(crate) struct LeafRef {
     pub(crate) id: NodeId,
 }
 
-/// Whether a transfer is a clone or a move.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TransferKind {
-    /// Source and target share the pages afterwards.
-    Clone,
-    /// The source becomes holes.
-    Move,
-}
-
 /// 256^7 leaves of 128 pages are 2^63 pages; no 64-bit key needs more.
 const HEIGHT_MAX: u8 = 8;
 

@@ -6,7 +6,7 @@
 //! append.
 
 use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
-use super::node_tree::{LeafRef, TransferKind, leaves_below_child};
+use super::node_tree::{LeafRef, leaves_below_child};
 use super::nodes::MapNodes;
 use super::object_leaf::{ObjectEntry, ObjectPageEntries, fits_inline};
 use super::page_leaf::{BlockEntry, DeltaEntry, DroppedBlocks, PageMapEntry};
@@ -312,9 +312,7 @@ impl PageMap {
                 _ => Ok(()),
             },
             LogEntry::Delete { object, .. } => self.object(*object)?.map_or(Ok(()), |e| self.prepare_drop(e)),
-            LogEntry::Clone { transfer, .. } | LogEntry::Move { transfer, .. } => {
-                self.prepare_transfer(transfer)
-            }
+            LogEntry::Transfer { transfer, .. } => self.prepare_transfer(transfer),
             LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. } => {
                 Ok(())
             }
@@ -360,8 +358,7 @@ impl PageMap {
             }
             LogEntry::Punch { object, pages, lsn } => self.punch(*object, pages, *lsn),
             LogEntry::Delete { object, lsn } => self.delete(*object, *lsn),
-            LogEntry::Clone { transfer, lsn } => self.transfer(transfer, *lsn, TransferKind::Clone),
-            LogEntry::Move { transfer, lsn } => self.transfer(transfer, *lsn, TransferKind::Move),
+            LogEntry::Transfer { transfer, lsn } => self.transfer(transfer, *lsn),
             LogEntry::CloneVolume { from, to, mode, created, .. } => {
                 let new = VolumeEntry { mode: *mode, created: *created, ..VolumeEntry::default() };
                 self.volumes.clone_volume(&mut self.nodes, *from, *to, new);

@@ -439,8 +439,7 @@ fn clone_target_is_visited_again() {
     write(&mut map, 21, 5, 41);
     map.begin_scan(ScanPurpose::Clean, ScanTarget::All);
     walk(&mut map, ScanPurpose::Clean, 9);
-    let clone =
-        LogEntry::Clone { transfer: PageTransfer::whole_object(object(0), object(20)), lsn: Lsn(100) };
+    let clone = LogEntry::Transfer { transfer: PageTransfer::clone_of(object(0), object(20)), lsn: Lsn(100) };
     map.apply_entry(&clone);
     let objects = map.volumes.get(VolumeId::MAIN).expect("it is there").objects;
     let leaf = objects.leaf(&map.nodes, 1).expect("in memory").expect("it is there").id;
@@ -463,8 +462,8 @@ fn scan_finds_a_tree_cloned_behind_it() {
     let leaf = objects.leaf(&map.nodes, 1).expect("in memory").expect("it is there").id;
     assert!(map.nodes.take_grey(ScanPurpose::Clean, 9).contains(&leaf));
     map.nodes.visit(ScanPurpose::Clean, leaf, None);
-    map.apply_entry(&LogEntry::Clone {
-        transfer: PageTransfer::whole_object(object(0), object(20)),
+    map.apply_entry(&LogEntry::Transfer {
+        transfer: PageTransfer::clone_of(object(0), object(20)),
         lsn: Lsn(100),
     });
     map.apply_entry(&LogEntry::Delete { object: object(0), lsn: Lsn(101) });

@@ -5,13 +5,13 @@
 //! its root. Only nodes across the edges of the range, and nodes that are not aligned, are looked into.
 
 use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
-use super::node_tree::{TransferKind, own_node, pages_below, set_child};
+use super::node_tree::{own_node, pages_below, set_child};
 use super::nodes::MapNodes;
 use super::object_leaf::{ObjectEntry, ObjectPageEntries};
 use super::page_leaf::{DroppedBlocks, PageMapEntry};
 use super::page_map::PageMap;
 use crate::format::{INNER_CHILDREN, LEAF_PAGES};
-use device::{Lsn, ObjectId, PageNo, PageTransfer};
+use device::{Lsn, ObjectId, PageNo, PageTransfer, TransferKind};
 use std::ops::Range;
 
 /// A part of the source of a transfer.
@@ -125,14 +125,9 @@ impl NodeTree {
     }
 
     /// Takes the source pages of a transfer out of this tree.
-    fn take_range(
-        &mut self,
-        nodes: &mut MapNodes,
-        transfer: &PageTransfer,
-        kind: TransferKind,
-    ) -> Vec<TransferPiece> {
+    fn take_range(&mut self, nodes: &mut MapNodes, transfer: &PageTransfer) -> Vec<TransferPiece> {
         let mut pieces = Vec::new();
-        self.root = take_range(nodes, self.top(), transfer, kind, &mut pieces);
+        self.root = take_range(nodes, self.top(), transfer, &mut pieces);
         if !self.root.is_some() {
             self.height = 0;
         }
@@ -175,7 +170,6 @@ fn take_range(
     nodes: &mut MapNodes,
     at: NodePosition,
     transfer: &PageTransfer,
-    kind: TransferKind,
     pieces: &mut Vec<TransferPiece>,
 ) -> NodeId {
     let range = transfer.source();
@@ -184,7 +178,7 @@ fn take_range(
         RangeOverlap::Inside if is_aligned(transfer, at.height) => {
             let first = transfer.target_of(PageNo(at.first));
             pieces.push(TransferPiece::Subtree { height: at.height, first, id: at.id });
-            if kind == TransferKind::Clone {
+            if transfer.kind == TransferKind::Clone {
                 nodes.add_reference(at.id);
                 return at.id;
             }
@@ -193,17 +187,17 @@ fn take_range(
         RangeOverlap::Inside | RangeOverlap::Partial => {}
     }
     let mut at = at;
-    if kind == TransferKind::Move {
+    if transfer.kind == TransferKind::Move {
         at.id = own_node(nodes, at.id, at.height, NodeBody::inner);
     }
     for (slot, child) in at.children(nodes) {
-        let left = take_range(nodes, child, transfer, kind, pieces);
+        let left = take_range(nodes, child, transfer, pieces);
         if left != child.id {
             set_child(nodes, at.id, slot, left);
         }
     }
-    take_entries(nodes, at, transfer, kind, pieces);
-    if kind == TransferKind::Clone { at.id } else { release_if_empty(nodes, at.id) }
+    take_entries(nodes, at, transfer, pieces);
+    if transfer.kind == TransferKind::Clone { at.id } else { release_if_empty(nodes, at.id) }
 }
 
 /// Takes entries out of a leaf. A clone marks source and target entries as shared. In a shared leaf that mark
@@ -212,7 +206,6 @@ fn take_entries(
     nodes: &mut MapNodes,
     at: NodePosition,
     transfer: &PageTransfer,
-    kind: TransferKind,
     pieces: &mut Vec<TransferPiece>,
 ) {
     let within = at.entries(&transfer.source());
@@ -225,7 +218,7 @@ fn take_entries(
     let mut all_gone = Vec::new();
     for index in taken {
         let page = transfer.target_of(PageNo(at.first + index as u64));
-        let entry = match kind {
+        let entry = match transfer.kind {
             TransferKind::Move => {
                 let (entry, gone) = leaf.take(index);
                 all_gone.push(gone);
@@ -270,7 +263,7 @@ impl PageMap {
 
     /// Applies a clone or a move, unless one of its objects has had it already. Both objects record its LSN,
     /// in one batch of the log.
-    pub(super) fn transfer(&mut self, transfer: &PageTransfer, lsn: Lsn, kind: TransferKind) {
+    pub(super) fn transfer(&mut self, transfer: &PageTransfer, lsn: Lsn) {
         let PageTransfer { from, to, .. } = *transfer;
         self.unshare(from.volume, from.slot);
         self.unshare(to.volume, to.slot);
@@ -279,7 +272,7 @@ impl PageMap {
         }
         let target = self.object_in_memory(to.volume, to.slot);
         let is_target_replaced = target.is_some_and(|target| target.generation > to.generation);
-        let pieces = self.take_from(transfer, lsn, kind, is_target_replaced);
+        let pieces = self.take_from(transfer, lsn, is_target_replaced);
         if is_target_replaced {
             return;
         }
@@ -309,7 +302,6 @@ impl PageMap {
         &mut self,
         transfer: &PageTransfer,
         lsn: Lsn,
-        kind: TransferKind,
         is_target_replaced: bool,
     ) -> Vec<TransferPiece> {
         let from = transfer.from;
@@ -325,8 +317,8 @@ impl PageMap {
         };
         let mut pieces = Vec::new();
         if !is_target_replaced {
-            pieces = self.take_pieces(&mut pages, transfer, kind);
-        } else if kind == TransferKind::Move {
+            pieces = self.take_pieces(&mut pages, transfer);
+        } else if transfer.kind == TransferKind::Move {
             self.punch_pages(&mut pages, &transfer.source());
         }
         let new = ObjectEntry { generation: from.generation, transfer_lsn: lsn, pages };
@@ -340,15 +332,10 @@ impl PageMap {
         Ok(self.object(object)?.is_some_and(had))
     }
 
-    fn take_pieces(
-        &mut self,
-        pages: &mut ObjectPageEntries,
-        transfer: &PageTransfer,
-        kind: TransferKind,
-    ) -> Vec<TransferPiece> {
+    fn take_pieces(&mut self, pages: &mut ObjectPageEntries, transfer: &PageTransfer) -> Vec<TransferPiece> {
         let inline = match pages {
             ObjectPageEntries::Tree(tree) => {
-                let pieces = tree.take_range(&mut self.nodes, transfer, kind);
+                let pieces = tree.take_range(&mut self.nodes, transfer);
                 if !tree.root.is_some() {
                     *pages = ObjectPageEntries::Inline(Vec::new());
                 }
@@ -359,12 +346,12 @@ impl PageMap {
         let range = transfer.source();
         let mut pieces = Vec::new();
         for (page, entry) in inline.iter_mut().filter(|(page, _)| range.contains(page)) {
-            if kind == TransferKind::Clone {
+            if transfer.kind == TransferKind::Clone {
                 entry.shared = entry.base().is_some();
             }
             pieces.push(TransferPiece::Page(transfer.target_of(*page), *entry));
         }
-        if kind == TransferKind::Move {
+        if transfer.kind == TransferKind::Move {
             inline.retain(|(page, _)| !range.contains(page));
         }
         pieces

@@ -7,7 +7,7 @@ use crate::map::{NodeBody, NodeId, ObjectPageEntries};
 use crate::map_walk::{WalkItem, walk_map};
 use crate::store::Store;
 use crate::superblock::StoreLayout;
-use crate::volume::{VolumeId, VolumeMode};
+use crate::volume::{NewVolume, VolumeId, VolumeMode};
 use device::{Block, Incarnation, Lsn, PageNo, StoreId};
 use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeSet;
@@ -23,7 +23,8 @@ fn write(store: &Store, volume: u32, slot: u64, page: u64, lsn: u64) {
 
 fn clone(store: &Store, from: u32, to: u32, lsn: u64) {
     let (from, to) = (VolumeId(from), VolumeId(to));
-    store.volumes().clone_numbered(from, to, VolumeMode::Writable, Lsn(lsn)).expect("space");
+    let new = NewVolume { name: &format!("at-{lsn}"), mode: VolumeMode::Writable, created: 0 };
+    assert_eq!(store.volumes().clone_named(from, &new, Lsn(lsn)), Ok(to));
 }
 
 fn findings(store: &Store) -> Vec<StoreFinding> {

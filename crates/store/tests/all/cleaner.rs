@@ -2,9 +2,12 @@
 
 use crate::common::*;
 use device::{Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
-use sim_disk::{PowerSupply, SimDisk};
+use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::sync::Arc;
-use store::{CleaningOutcome, Store, StoreChange, StoreLayout, VolumeId, VolumeMode};
+use store::{
+    CleaningOutcome, MaintenanceProgress, SpacePressure, Store, StoreChange, StoreLayout, VolumeId,
+    VolumeMode,
+};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 
@@ -34,7 +37,7 @@ fn where_nothing_can_be_cleaned_it_says_so() {
     let (_power, _disk, store) = fresh(64, 1);
     assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Idle));
     assert_eq!(store.maintenance().clean_round(), Ok(false));
-    assert!(!store.maintenance().cleaning_is_due());
+    assert!(!store.maintenance().cleaning_is_owed());
 }
 
 #[test]
@@ -43,7 +46,7 @@ fn cleaning_is_called_for_where_space_is_short_and_some_of_it_may_be_dead() {
     write(&store, 0..100, 1);
     write(&store, (0..100).step_by(2), 1000);
     assert!(
-        !store.maintenance().is_short_of_space() && !store.maintenance().cleaning_is_due(),
+        !store.maintenance().is_short_of_space() && !store.maintenance().cleaning_is_owed(),
         "there is enough"
     );
     let mut number = 1000;
@@ -51,7 +54,7 @@ fn cleaning_is_called_for_where_space_is_short_and_some_of_it_may_be_dead() {
         write(&store, number..number + 1, 1);
         number += 1;
     }
-    assert!(store.maintenance().cleaning_is_due());
+    assert!(store.maintenance().cleaning_is_owed());
 }
 
 #[test]
@@ -59,32 +62,32 @@ fn what_is_owed_is_paid_once_however_many_pay() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
-    assert_eq!(store.maintenance().clean_step_if_due(), Ok(None), "nothing is short");
+    let clock = SimClock::new();
+    let pay = || store.maintenance().step(&clock, SpacePressure::WriteBack).expect("a sound disk");
+    assert_eq!(pay(), MaintenanceProgress::Idle, "nothing is short");
     assert_eq!(store.maintenance().pages_between_cleaning_checks(), u64::MAX, "and nothing is to be paid");
     let mut number = 2000;
     while store.maintenance().pages_between_cleaning_checks() == u64::MAX
-        || !store.maintenance().cleaning_is_due()
+        || !store.maintenance().cleaning_is_owed()
     {
         write(&store, number..number + 1, 1);
         number += 1;
         // Chooses victims, and with them the price.
         if store.maintenance().pages_between_cleaning_checks() == u64::MAX
-            && store.maintenance().cleaning_is_due()
+            && store.maintenance().cleaning_is_owed()
         {
-            assert_eq!(store.maintenance().clean_step_if_due(), Ok(Some(CleaningOutcome::Working)));
+            assert_ne!(pay(), MaintenanceProgress::Idle);
         }
     }
     let barrier = std::sync::Barrier::new(4);
-    let pay = || {
+    let pay_all = || {
         barrier.wait();
-        std::iter::from_fn(|| store.maintenance().clean_step_if_due().expect("a sound disk"))
-            .take(1000)
-            .count()
+        while pay() != MaintenanceProgress::Idle {}
     };
-    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(pay))));
-    assert!(!store.maintenance().cleaning_is_due());
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(pay_all))));
+    assert!(!store.maintenance().cleaning_is_owed());
     let moved = store.counters().pages_cleaned;
-    (0..10).for_each(|_| assert_eq!(store.maintenance().clean_step_if_due(), Ok(None)));
+    (0..10).for_each(|_| assert_eq!(pay(), MaintenanceProgress::Idle));
     assert_eq!(store.counters().pages_cleaned, moved);
     // More work is left.
     assert!(store.maintenance().clean_round().is_ok() && store.counters().pages_cleaned > moved);
@@ -98,7 +101,7 @@ fn what_a_round_has_emptied_is_not_cleaned_for_again_while_checkpoints_give_it_b
     // The checkpoint gives places to the nodes that the round changes.
     store.maintenance().checkpoint().expect("a checkpoint");
     let mut number = 2000;
-    while !store.maintenance().cleaning_is_due() {
+    while !store.maintenance().cleaning_is_owed() {
         write(&store, number..number + 1, 1);
         number += 1;
     }
@@ -106,9 +109,9 @@ fn what_a_round_has_emptied_is_not_cleaned_for_again_while_checkpoints_give_it_b
     assert!(emptied(&store) > 2);
     assert!(store.space().now().free < free, "its copies took some, and nothing is free yet");
     // A writer would otherwise begin the next round, and hurry although these segments are nearly free.
-    assert!(!store.maintenance().cleaning_is_due());
+    assert!(!store.maintenance().cleaning_is_owed());
     (0..2).for_each(|_| store.maintenance().checkpoint().expect("a checkpoint"));
-    assert!(!store.maintenance().cleaning_is_due() && store.space().now().free > free);
+    assert!(!store.maintenance().cleaning_is_owed() && store.space().now().free > free);
 }
 
 #[test]
@@ -117,15 +120,15 @@ fn what_can_be_reserved_does_not_go_with_the_copies_of_a_round() {
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
     let taken = |store: &Store| store.counters().pages_cleaned.div_ceil(u64::from(SEGMENT));
-    let before = store.space().reservable_blocks();
+    let before = store.space().now().reservable;
     let mut least = before;
     while !matches!(store.maintenance().clean_step().expect("sound media"), CleaningOutcome::RoundEnded(_)) {
-        least = least.min(store.space().reservable_blocks());
+        least = least.min(store.space().now().reservable);
     }
     assert!(taken(&store) >= 2, "{} segments for copies", taken(&store));
     assert!(least + u64::from(SEGMENT) >= before, "{least} of {before}");
     (0..2).for_each(|_| store.maintenance().checkpoint().expect("a checkpoint"));
-    assert!(store.space().reservable_blocks() >= before, "{} of {before}", store.space().reservable_blocks());
+    assert!(store.space().now().reservable >= before, "{} of {before}", store.space().now().reservable);
 }
 
 #[test]
@@ -150,10 +153,7 @@ fn a_round_is_told_with_the_segments_that_died_in_it() {
 fn a_walk_tells_how_many_segments_hold_less_than_was_thought() {
     let (_power, _disk, store) = fresh(400, 1);
     write(&store, 0..1000, 1);
-    store
-        .volumes()
-        .clone_numbered(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, Lsn(2000))
-        .expect("space");
+    clone_volume(&store, VolumeId::MAIN, VolumeMode::ReadOnly, Lsn(2000)).expect("space");
     while store.maintenance().clean_round() == Ok(true) {
         (0..2).for_each(|_| store.maintenance().checkpoint().expect("a checkpoint"));
     }
@@ -170,26 +170,6 @@ fn a_walk_tells_how_many_segments_hold_less_than_was_thought() {
     assert!(told > 60, "{told} segments of which the copy held most");
     (0..2).for_each(|_| store.maintenance().checkpoint().expect("a checkpoint"));
     assert!(store.space().now().free > free + 900, "{} blocks of {free}", store.space().now().free);
-    assert_eq!(findings(&store), []);
-}
-
-#[test]
-fn a_round_that_is_given_up_leaves_its_victims_alone_until_more_of_them_has_died() {
-    let (_power, _disk, store) = fresh(200, 1);
-    write(&store, 0..100, 1);
-    write(&store, (0..100).step_by(2), 1000);
-    let mut given_up = 0;
-    while store.maintenance().clean_step() == Ok(CleaningOutcome::Working) {
-        given_up += 1;
-        assert!(given_up < 100, "it begins the same round again");
-        store.maintenance().give_up_round();
-    }
-    assert!(given_up > 2, "four segments each time, {given_up} times");
-    assert_eq!(store.maintenance().clean_step(), Ok(CleaningOutcome::Idle));
-    assert_eq!(store.counters().pages_cleaned, 0);
-    write(&store, (1..100).step_by(4), 2000);
-    assert_eq!(store.maintenance().clean_round(), Ok(true));
-    assert!(store.counters().pages_cleaned > 0, "of these more has died");
     assert_eq!(findings(&store), []);
 }
 
@@ -214,7 +194,6 @@ fn steps(store: &Store) -> Vec<(u64, u64)> {
         steps.extend((blocks > 0).then_some((blocks, after.entries_repointed - before.entries_repointed)));
         match step {
             CleaningOutcome::Working => {}
-            CleaningOutcome::NeedsCheckpoint => store.maintenance().checkpoint_twice().expect("a sound disk"),
             CleaningOutcome::Idle | CleaningOutcome::RoundEnded(_) => return steps,
         }
         before = store.counters();
@@ -258,7 +237,7 @@ fn steps_for(holders: u64) -> Vec<(u64, u64)> {
         let (to, lsn) = (file(slot), Lsn(slot));
         store
             .data()
-            .apply(&[StoreChange::Clone { transfer: PageTransfer::whole_object(FILE, to), lsn }])
+            .apply(&[StoreChange::Transfer { transfer: PageTransfer::clone_of(FILE, to), lsn }])
             .expect("space");
     }
     for number in 1000..1600 {

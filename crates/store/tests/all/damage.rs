@@ -435,6 +435,7 @@ fn with_changes_in_the_log() -> (Arc<SimDisk>, Model) {
     let cut = StoreChange::Punch { object: of(2, 1), pages: PageNo(100)..PageNo(200), lsn: Lsn(next()) };
     let delete = StoreChange::Delete { object: of(3, 1), lsn: Lsn(next()) };
     let transfer = device::PageTransfer {
+        kind: device::TransferKind::Move,
         from: of(4, 1),
         first: PageNo(0),
         end: PageNo(140),
@@ -446,7 +447,7 @@ fn with_changes_in_the_log() -> (Arc<SimDisk>, Model) {
         to(of(20, 1), 2, next()),
         cut,
         delete,
-        StoreChange::Move { transfer, lsn: Lsn(next()) },
+        StoreChange::Transfer { transfer, lsn: Lsn(next()) },
         to(of(6, 2), 3, next()),
         StoreChange::Delete { object: of(7, 1), lsn: Lsn(next()) },
     ] {

@@ -63,10 +63,7 @@ fn a_deletion_is_applied_once_more_by_a_recovery_and_frees_nothing_twice() {
     let (power, disk, store) = fresh(2500, 1);
     fill(&store);
     let copy = VolumeId(1);
-    store
-        .volumes()
-        .clone_numbered(VolumeId::MAIN, copy, store::VolumeMode::Writable, Lsn(1 << 20))
-        .expect("space");
+    clone_volume(&store, VolumeId::MAIN, store::VolumeMode::Writable, Lsn(1 << 20)).expect("space");
     store.maintenance().checkpoint().expect("a checkpoint");
     store.data().apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 30) }]).expect("space");
     while store.maintenance().free_deleted_step().expect("freeing") {}

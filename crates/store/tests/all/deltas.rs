@@ -1,7 +1,7 @@
 //! Pages that are stored as deltas over their bases.
 
 use crate::common::*;
-use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
+use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, PageTransfer, TransferKind, VolumeId};
 use sim_disk::SimDisk;
 use std::sync::Arc;
 use store::{
@@ -213,7 +213,8 @@ fn a_clone_of_pages_brings_their_deltas_whole_leaves_unread_and_those_at_its_edg
     for leaf in 0..5 {
         store.data().apply(&[delta(FILE, &[128 * leaf + 3, 128 * leaf + 100], 0, 9, 20)]).expect("space");
     }
-    let transfer = |first, end, at| PageTransfer {
+    let transfer = |kind, first, end, at| PageTransfer {
+        kind,
         from: FILE,
         first: PageNo(first),
         end: PageNo(end),
@@ -222,7 +223,10 @@ fn a_clone_of_pages_brings_their_deltas_whole_leaves_unread_and_those_at_its_edg
     };
     store
         .data()
-        .apply(&[StoreChange::Clone { transfer: transfer(50, 400, 50), lsn: Lsn(30) }])
+        .apply(&[StoreChange::Transfer {
+            transfer: transfer(TransferKind::Clone, 50, 400, 50),
+            lsn: Lsn(30),
+        }])
         .expect("space");
     assert_eq!(store.counters().pages_delta_merged, 2, "page 100, and page 387");
     assert_eq!(bytes(&store, COPY, 3, [0; 3]), None);
@@ -231,7 +235,10 @@ fn a_clone_of_pages_brings_their_deltas_whole_leaves_unread_and_those_at_its_edg
     assert_eq!(bytes(&store, COPY, 387, [0, 99, 100]), Some(([9, 9, 4], 20)));
     store
         .data()
-        .apply(&[StoreChange::Move { transfer: transfer(512, 640, 1001), lsn: Lsn(40) }])
+        .apply(&[StoreChange::Transfer {
+            transfer: transfer(TransferKind::Move, 512, 640, 1001),
+            lsn: Lsn(40),
+        }])
         .expect("space");
     let store = again(&disk, store);
     assert_eq!(bytes(&store, FILE, 515, [0; 3]), None);
@@ -290,14 +297,27 @@ fn what_a_clone_or_a_move_took_of_a_damaged_page_is_lost_and_check_and_scrub_nam
     };
     let at = disk.written_blocks().into_iter().find(is_it).expect("it is stored");
     disk.rot(at, 77);
-    let transfer = |to, at| PageTransfer { from: FILE, first: PageNo(4), end: PageNo(7), to, at: PageNo(at) };
-    store.data().apply(&[StoreChange::Clone { transfer: transfer(COPY, 4), lsn: Lsn(30) }]).expect("space");
+    let transfer = |kind, to, at| PageTransfer {
+        kind,
+        from: FILE,
+        first: PageNo(4),
+        end: PageNo(7),
+        to,
+        at: PageNo(at),
+    };
     store
         .data()
-        .apply(&[StoreChange::Clone { transfer: transfer(COPY, 1001), lsn: Lsn(31) }])
+        .apply(&[StoreChange::Transfer { transfer: transfer(TransferKind::Clone, COPY, 4), lsn: Lsn(30) }])
+        .expect("space");
+    store
+        .data()
+        .apply(&[StoreChange::Transfer { transfer: transfer(TransferKind::Clone, COPY, 1001), lsn: Lsn(31) }])
         .expect("space");
     let object = ObjectId { slot: 9, ..COPY };
-    store.data().apply(&[StoreChange::Move { transfer: transfer(object, 4), lsn: Lsn(40) }]).expect("space");
+    store
+        .data()
+        .apply(&[StoreChange::Transfer { transfer: transfer(TransferKind::Move, object, 4), lsn: Lsn(40) }])
+        .expect("space");
     for _ in 0..2 {
         for (object, page) in [(COPY, 5), (COPY, 1002), (object, 5)] {
             assert_eq!(bytes(&store, object, page - 1, [0, 99, 100]), Some(([0xd5, 0xd5, 1], 20)));

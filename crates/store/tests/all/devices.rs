@@ -202,9 +202,7 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
             if stamp % 512 == 0 {
                 store.maintenance().checkpoint_twice().expect("a sound disk");
             }
-            if store.maintenance().allocation_is_due() {
-                assert_eq!(store.maintenance().allocate_ahead(), Ok(true));
-            }
+            tend(&store);
         }
     };
     overwrite(8192, 1);
@@ -237,9 +235,7 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
         (from..from + 8).map(write).collect()
     };
     for from in (0..12_000).step_by(8) {
-        while store.maintenance().allocation_is_due() {
-            assert_eq!(store.maintenance().allocate_ahead(), Ok(true));
-        }
+        tend(&store);
         store.data().apply(&vector(FILE, from)).expect("space was asked for ahead");
         if from % 512 == 0 {
             store.maintenance().checkpoint_twice().expect("a sound disk");

@@ -49,10 +49,7 @@ fn busy() -> (Arc<SimDisk>, Model, Model) {
             10 | 20 | 45 => store.maintenance().checkpoint().expect("a checkpoint"),
             30 => {
                 let lsn = Lsn(work.lsn);
-                store
-                    .volumes()
-                    .clone_numbered(VolumeId::MAIN, VolumeId(1), VolumeMode::ReadOnly, lsn)
-                    .expect("space");
+                clone_volume(&store, VolumeId::MAIN, VolumeMode::ReadOnly, lsn).expect("space");
                 cloned = model.clone();
             }
             40 => drop(store.maintenance().clean_round().expect("cleaning")),

@@ -4,9 +4,11 @@
 
 use crate::common::*;
 use device::{Incarnation, Lsn, PageNo, SeededRng};
-use sim_disk::{BlockDamage, PowerSupply, SimDisk};
+use sim_disk::{BlockDamage, PowerSupply, SimClock, SimDisk};
 use std::sync::Arc;
-use store::{ReservationEstimate, Store, StoreChange, StoreError, VolumeId, VolumeMode};
+use store::{
+    ReservationEstimate, SpacePressure, SpaceSearch, Store, StoreChange, StoreError, VolumeId, VolumeMode,
+};
 
 /// Pages of each small file, in two leaves of the map.
 const AT: [u64; 2] = [0, 200];
@@ -102,14 +104,9 @@ impl FullStore {
         for file in 0..self.files {
             AT.into_iter().for_each(|at| self.write(16 * file + 1, at).expect("the store is not full yet"));
         }
-        for clone in 1..=self.clones {
+        for _ in 0..self.clones {
             let lsn = self.next();
-            let cloned = self.store.volumes().clone_numbered(
-                VolumeId::MAIN,
-                VolumeId(clone),
-                VolumeMode::Writable,
-                lsn,
-            );
+            let cloned = clone_volume(&self.store, VolumeId::MAIN, VolumeMode::Writable, lsn);
             cloned.expect("the store is not full yet");
         }
         let mut number = 0;
@@ -300,7 +297,8 @@ fn a_segment_of_which_a_page_cannot_be_read_is_left_as_it_is() {
     }
     assert_eq!(full.store.counters().pages_cleaned, before);
     full.disk.heal();
-    full.store.maintenance().retry_stuck_segments();
+    let mut search = SpaceSearch::default();
+    full.store.maintenance().step(&SimClock::new(), SpacePressure::Waiting(&mut search)).expect("a step");
     assert_cleaning_wins_space(1, &mut full);
 }
 

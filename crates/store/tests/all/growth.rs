@@ -207,9 +207,7 @@ fn a_sparse_store_that_grows_asks_the_file_system_below_for_space_as_it_needs_it
     assert!(disk.space_taken() < taken + 200, "{taken} blocks, then {}", disk.space_taken());
     assert_eq!(store.space().now().total, before.total + (1000 - 64) * u64::from(SEGMENT));
     for from in (0..8000).step_by(8) {
-        while store.maintenance().allocation_is_due() {
-            assert_eq!(store.maintenance().allocate_ahead(), Ok(true));
-        }
+        tend(&store);
         let some: Vec<StoreChange> = (from..from + 8).map(|number| write(number, number + 1)).collect();
         store.data().apply(&some).expect("space was asked for ahead");
     }

@@ -151,12 +151,15 @@ impl Life {
     fn clone_volume(&mut self, from: u32) -> Result<(), StoreError> {
         self.lsn += 1;
         let (to, lsn) = (self.next, Lsn(self.lsn));
-        self.next += 1;
         let mut after = self.now.clone();
         after.insert(to, self.now[&from].clone());
         self.change(after, |store| {
-            store.volumes().clone_numbered(VolumeId(from), VolumeId(to), VolumeMode::Writable, lsn)
-        })
+            let made = clone_volume(store, VolumeId(from), VolumeMode::Writable, lsn)?;
+            assert_eq!(made, VolumeId(to));
+            Ok(())
+        })?;
+        self.next += 1;
+        Ok(())
     }
 
     fn delete_volume(&mut self, volume: u32) -> Result<(), StoreError> {
@@ -272,7 +275,10 @@ impl Life {
         let wrong = difference(&self.now, store);
         match (self.maybe.take(), wrong) {
             (None, None) | (Some(_), None) => {}
-            (Some(maybe), Some(_)) if difference(&maybe, store).is_none() => self.now = maybe,
+            (Some(maybe), Some(_)) if difference(&maybe, store).is_none() => {
+                self.next = self.next.max(1 + maybe.keys().last().expect("volume 0 is always there"));
+                self.now = maybe;
+            }
             (_, Some(wrong)) => return Err(wrong),
         }
         match findings(store).first() {

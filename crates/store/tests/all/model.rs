@@ -1,7 +1,7 @@
 //! Random changes, checkpoints, cleaning and reopening, against a plain model.
 
 use crate::common::*;
-use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, VolumeId};
+use device::{Block, Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, TransferKind, VolumeId};
 use proptest::prelude::*;
 use store::StoreChange;
 
@@ -156,7 +156,8 @@ fn what_an_object_has_had_is_not_made_again() {
         bytes: page(page_lsn),
         page_lsn: Lsn(page_lsn),
     };
-    let transfer = |pages: u64, at| PageTransfer {
+    let transfer = |kind, pages: u64, at| PageTransfer {
+        kind,
         from: source,
         first: PageNo(0),
         end: PageNo(pages),
@@ -167,7 +168,7 @@ fn what_an_object_has_had_is_not_made_again() {
         |object, page| store.data().page_lsn(object, PageNo(page)).expect("no faults").map(|lsn| lsn.0);
 
     // A clone, then its target punched and its source written.
-    let clone = StoreChange::Clone { transfer: transfer(300, 0), lsn: Lsn(10) };
+    let clone = StoreChange::Transfer { transfer: transfer(TransferKind::Clone, 300, 0), lsn: Lsn(10) };
     let cut = StoreChange::Punch { object: target, pages: PageNo(0)..PageNo(200), lsn: Lsn(11) };
     store.data().apply(&[write(source, 1, 5), write(source, 250, 6)]).expect("space");
     store.data().apply(&[clone.clone(), cut.clone(), write(source, 250, 12)]).expect("space");
@@ -178,13 +179,13 @@ fn what_an_object_has_had_is_not_made_again() {
 
     // A punch, and a clone of older pages into the hole.
     let cut = StoreChange::Punch { object: target, pages: PageNo(0)..PageNo(1000), lsn: Lsn(17) };
-    let clone = StoreChange::Clone { transfer: transfer(300, 0), lsn: Lsn(20) };
+    let clone = StoreChange::Transfer { transfer: transfer(TransferKind::Clone, 300, 0), lsn: Lsn(20) };
     store.data().apply(&[cut.clone(), clone]).expect("space");
     store.data().apply(&[cut]).expect("space");
     assert_eq!((found(target, 1), found(target, 250)), (Some(5), Some(12)), "the clone is killed");
 
     // A move, and newer pages in its source and in its target.
-    let moved = StoreChange::Move { transfer: transfer(300, 1000), lsn: Lsn(30) };
+    let moved = StoreChange::Transfer { transfer: transfer(TransferKind::Move, 300, 1000), lsn: Lsn(30) };
     store.data().apply(std::slice::from_ref(&moved)).expect("space");
     assert_eq!((found(source, 1), found(target, 1001)), (None, Some(5)));
     store.data().apply(&[write(source, 1, 31), write(target, 1001, 32)]).expect("space");
@@ -192,7 +193,7 @@ fn what_an_object_has_had_is_not_made_again() {
     assert_eq!((found(source, 1), found(target, 1001)), (Some(31), Some(32)));
 
     // A clone whose target is deleted: only the source still has its LSN.
-    let clone = StoreChange::Clone { transfer: transfer(300, 5000), lsn: Lsn(40) };
+    let clone = StoreChange::Transfer { transfer: transfer(TransferKind::Clone, 300, 5000), lsn: Lsn(40) };
     let delete = StoreChange::Delete { object: target, lsn: Lsn(41) };
     store.data().apply(&[clone.clone(), delete, write(source, 2, 42)]).expect("space");
     store.data().apply(&[clone]).expect("space");
@@ -204,10 +205,7 @@ fn what_an_object_has_had_is_not_made_again() {
 fn pages_go_from_one_volume_to_another_in_one_batch() {
     let (_power, disk, store) = fresh(96, 1);
     let other = VolumeId(1);
-    store
-        .volumes()
-        .clone_numbered(VolumeId::MAIN, other, store::VolumeMode::Writable, Lsn(1))
-        .expect("space");
+    clone_volume(&store, VolumeId::MAIN, store::VolumeMode::Writable, Lsn(1)).expect("space");
     let source = VolumeId::MAIN.object(3, 1);
     let target = other.object(9, 2);
     let write = |object, number, page_lsn| StoreChange::Write {
@@ -218,7 +216,8 @@ fn pages_go_from_one_volume_to_another_in_one_batch() {
     };
     let all: Vec<StoreChange> = (0..400).map(|number| write(source, number, 5 + number)).collect();
     store.data().apply(&all).expect("space");
-    let to_target = |first, end, at| PageTransfer {
+    let to_target = |kind, first, end, at| PageTransfer {
+        kind,
         from: source,
         first: PageNo(first),
         end: PageNo(end),
@@ -228,8 +227,8 @@ fn pages_go_from_one_volume_to_another_in_one_batch() {
     store
         .data()
         .apply(&[
-            StoreChange::Clone { transfer: to_target(0, 128, 256), lsn: Lsn(500) },
-            StoreChange::Move { transfer: to_target(200, 300, 0), lsn: Lsn(501) },
+            StoreChange::Transfer { transfer: to_target(TransferKind::Clone, 0, 128, 256), lsn: Lsn(500) },
+            StoreChange::Transfer { transfer: to_target(TransferKind::Move, 200, 300, 0), lsn: Lsn(501) },
             write(target, 1, 502),
         ])
         .expect("space");
@@ -256,7 +255,8 @@ fn write(object: ObjectId, number: u64, page_lsn: u64) -> StoreChange {
 
 #[test]
 fn a_small_object_of_few_extents_that_are_cut_apart_is_written_and_read() {
-    let part = |from, to, first, at| PageTransfer {
+    let part = |kind, from, to, first, at| PageTransfer {
+        kind,
         from,
         first: PageNo(first),
         end: PageNo(first + 1),
@@ -266,10 +266,10 @@ fn a_small_object_of_few_extents_that_are_cut_apart_is_written_and_read() {
     let lsn = Lsn(9);
     let apart = [
         StoreChange::Punch { object: A, pages: PageNo(11)..PageNo(12), lsn },
-        StoreChange::Clone { transfer: part(A, B, 11, 0), lsn },
-        StoreChange::Move { transfer: part(A, B, 11, 0), lsn },
+        StoreChange::Transfer { transfer: part(TransferKind::Clone, A, B, 11, 0), lsn },
+        StoreChange::Transfer { transfer: part(TransferKind::Move, A, B, 11, 0), lsn },
         // A hole in the target.
-        StoreChange::Clone { transfer: part(B, A, 11, 11), lsn },
+        StoreChange::Transfer { transfer: part(TransferKind::Clone, B, A, 11, 11), lsn },
     ];
     for change in apart {
         let (_power, disk, store) = fresh(64, 1);
@@ -307,8 +307,8 @@ fn the_last_pages_of_an_object_go_where_they_have_a_place_and_nowhere_else() {
     let all: Vec<StoreChange> =
         (0..20).map(|number| write(A, number * 2, 5)).chain([write(A, far, 5)]).collect();
     store.data().apply(&all).expect("space");
-    let transfer = PageTransfer { from: A, first: PageNo(3), end: PageNo(u64::MAX), to: B, at: PageNo(0) };
-    store.data().apply(&[StoreChange::Clone { transfer, lsn: Lsn(9) }]).expect("space");
+    let transfer = PageTransfer::clone_range(A, PageNo(3)..PageNo(u64::MAX), B, PageNo(0));
+    store.data().apply(&[StoreChange::Transfer { transfer, lsn: Lsn(9) }]).expect("space");
     assert_eq!(store.data().page_lsn(B, PageNo(far - 3)), Ok(Some(Lsn(5))));
     assert!(!PageTransfer { at: PageNo(1 << 63), first: PageNo(0), ..transfer }.is_valid());
 }
@@ -344,8 +344,8 @@ fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it(
             }
             tried += 1;
             let clone = VolumeId::MAIN.object(5, 1);
-            let transfer = PageTransfer::whole_object(A, clone);
-            let vector = [StoreChange::Clone { transfer, lsn: Lsn(500) }, write(clone, 130, 501)];
+            let transfer = PageTransfer::clone_of(A, clone);
+            let vector = [StoreChange::Transfer { transfer, lsn: Lsn(500) }, write(clone, 130, 501)];
             assert!(matches!(store.data().apply(&vector), Err(store::StoreError::Corrupt { .. })));
             store.data().apply(&[write(B, 1, 502)]).expect("others go on");
             drop(store);
@@ -358,11 +358,8 @@ fn a_vector_that_needs_what_lies_below_a_clone_is_refused_before_the_log_has_it(
 #[test]
 fn the_number_of_a_deleted_volume_is_given_to_no_other() {
     let (_power, _disk, store) = fresh(64, 1);
-    let clone = |to, lsn| {
-        store.volumes().clone_numbered(VolumeId::MAIN, VolumeId(to), store::VolumeMode::Writable, Lsn(lsn))
-    };
-    clone(1, 1).expect("space");
+    let clone = |lsn| clone_volume(&store, VolumeId::MAIN, store::VolumeMode::Writable, Lsn(lsn));
+    assert_eq!(clone(1), Ok(VolumeId(1)));
     store.volumes().delete(VolumeId(1), Lsn(2)).expect("it goes");
-    assert_eq!(clone(1, 3), Err(store::StoreError::VolumeExists { volume: VolumeId(1) }));
-    clone(2, 4).expect("space");
+    assert_eq!(clone(3), Ok(VolumeId(2)));
 }

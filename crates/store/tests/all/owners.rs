@@ -26,8 +26,7 @@ fn lived(seed: u64, segments: u64, steps: u64) -> (Arc<PowerSupply>, Arc<SimDisk
             0 if clones < 3 => {
                 clones += 1;
                 work.lsn += 1;
-                let (to, lsn) = (VolumeId(clones), Lsn(work.lsn));
-                let _ = store.volumes().clone_numbered(VolumeId::MAIN, to, VolumeMode::ReadOnly, lsn);
+                let _ = clone_volume(&store, VolumeId::MAIN, VolumeMode::ReadOnly, Lsn(work.lsn));
             }
             1 => {
                 moved += store.counters().pages_cleaned;
@@ -113,9 +112,7 @@ fn clean_all(store: &Store) {
         match store.maintenance().clean_step().expect("a sound disk") {
             CleaningOutcome::Working => {}
             CleaningOutcome::RoundEnded(0) | CleaningOutcome::Idle => return,
-            CleaningOutcome::RoundEnded(_) | CleaningOutcome::NeedsCheckpoint => {
-                store.maintenance().checkpoint_twice().expect("space")
-            }
+            CleaningOutcome::RoundEnded(_) => store.maintenance().checkpoint_twice().expect("space"),
         }
     }
 }

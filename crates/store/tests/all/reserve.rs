@@ -301,11 +301,8 @@ fn cleaning_what_many_clones_share_that_differ_leaves_space_to_delete() {
             store.data().apply(&[write(file(0), number, next()), write(file(1), at, next())]).expect("space");
         }
         for clone in 1..=CLONES {
-            let volume = VolumeId(clone);
-            store
-                .volumes()
-                .clone_numbered(VolumeId::MAIN, volume, VolumeMode::Writable, Lsn(next()))
-                .expect("space");
+            let lsn = Lsn(next());
+            let volume = clone_volume(&store, VolumeId::MAIN, VolumeMode::Writable, lsn).expect("space");
             let vector: Vec<StoreChange> = (0..LEAVES)
                 .map(|leaf| write(file(0).in_volume(volume), leaf * 128 + 20 + u64::from(clone), next()))
                 .collect();
@@ -371,10 +368,7 @@ fn a_clone_can_be_deleted_after_everything_was_deleted_in_it() {
             for slot in 0..files {
                 store.data().apply(&[write(slot * 256, 0, next())]).expect("space");
             }
-            store
-                .volumes()
-                .clone_numbered(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, next())
-                .expect("space");
+            clone_volume(&store, VolumeId::MAIN, VolumeMode::Writable, next()).expect("space");
             let mut number = 0;
             loop {
                 let pages = 1 + number % 7;
@@ -434,10 +428,7 @@ fn what_was_reserved_can_be_written_when_a_clone_has_come_to_share_all_of_it() {
             reserved += 1;
         }
         assert!(reserved > 50, "seed {seed}: {reserved}");
-        store
-            .volumes()
-            .clone_numbered(VolumeId::MAIN, VolumeId(1), VolumeMode::Writable, Lsn(1 << 40))
-            .expect("space");
+        clone_volume(&store, VolumeId::MAIN, VolumeMode::Writable, Lsn(1 << 40)).expect("space");
         for _ in 0..reserved {
             let (slot, number) = pages[random.below(2000) as usize];
             let volume = VolumeId(random.below(2) as u32);

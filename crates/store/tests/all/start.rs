@@ -288,9 +288,8 @@ fn a_start_reads_ten_thousand_volumes_at_once_and_nothing_of_what_is_in_them() {
         };
         store.data().apply(&(0..1000).map(write).collect::<Vec<_>>()).expect("space");
         for number in 1..=clones {
-            let to = VolumeId(number);
             let lsn = Lsn(2000 + u64::from(number));
-            store.volumes().clone_numbered(VolumeId::MAIN, to, VolumeMode::Writable, lsn).expect("space");
+            clone_volume(&store, VolumeId::MAIN, VolumeMode::Writable, lsn).expect("space");
         }
         store.maintenance().checkpoint().expect("a checkpoint");
         store.maintenance().checkpoint().expect("a checkpoint");

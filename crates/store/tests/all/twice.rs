@@ -31,10 +31,7 @@ impl Busy {
                 10 | 20 | 33 => store.maintenance().checkpoint().expect("a checkpoint"),
                 25 => {
                     let lsn = Lsn(work.lsn);
-                    store
-                        .volumes()
-                        .clone_numbered(VolumeId::MAIN, CLONE, VolumeMode::ReadOnly, lsn)
-                        .expect("space");
+                    clone_volume(&store, VolumeId::MAIN, VolumeMode::ReadOnly, lsn).expect("space");
                     cloned = model.clone();
                 }
                 _ => {}
@@ -357,10 +354,7 @@ impl Arena {
                 12 => drop(store.maintenance().clean_round().expect("cleaning")),
                 24 => {
                     let lsn = Lsn(work.lsn);
-                    store
-                        .volumes()
-                        .clone_numbered(VolumeId::MAIN, CLONE, VolumeMode::ReadOnly, lsn)
-                        .expect("space");
+                    clone_volume(&store, VolumeId::MAIN, VolumeMode::ReadOnly, lsn).expect("space");
                     cloned = model.clone();
                 }
                 _ => {}

@@ -2,7 +2,9 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 use buffer::{Buffer, BufferError, GroupNo, LogRecord, ReplayedTransaction, TRANSFER_BYTES, footprint};
-use device::{Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, SeededRng, StoreId, VolumeId};
+use device::{
+    Device, Incarnation, Lsn, ObjectId, PageNo, PageTransfer, SeededRng, StoreId, TransferKind, VolumeId,
+};
 use sim_disk::{DiskFaults, PowerSupply, SimDisk};
 use std::sync::Arc;
 
@@ -17,8 +19,7 @@ pub enum Owned {
     Zero(ObjectId, u64, u16, u16),
     Punch(ObjectId, u64, u64),
     Delete(ObjectId),
-    Clone(PageTransfer),
-    Move(PageTransfer),
+    Transfer(PageTransfer),
     Bypassed(ObjectId, u64, u64, bool),
 }
 
@@ -31,8 +32,7 @@ impl Owned {
             LogRecord::Zero { object, page, start, len } => Owned::Zero(object, page.0, start, len),
             LogRecord::Punch { object, from, to } => Owned::Punch(object, from.0, to.0),
             LogRecord::Delete { object } => Owned::Delete(object),
-            LogRecord::Clone(transfer) => Owned::Clone(transfer),
-            LogRecord::Move(transfer) => Owned::Move(transfer),
+            LogRecord::Transfer(transfer) => Owned::Transfer(transfer),
             LogRecord::Bypassed { object, from, to, extends_file: grows } => {
                 Owned::Bypassed(object, from.0, to.0, grows)
             }
@@ -49,8 +49,7 @@ impl Owned {
             }
             Owned::Punch(object, from, to) => LogRecord::Punch { object, from: PageNo(from), to: PageNo(to) },
             Owned::Delete(object) => LogRecord::Delete { object },
-            Owned::Clone(transfer) => LogRecord::Clone(transfer),
-            Owned::Move(transfer) => LogRecord::Move(transfer),
+            Owned::Transfer(transfer) => LogRecord::Transfer(transfer),
             Owned::Bypassed(object, from, to, grows) => {
                 LogRecord::Bypassed { object, from: PageNo(from), to: PageNo(to), extends_file: grows }
             }
@@ -60,7 +59,7 @@ impl Owned {
     fn bytes(&self) -> u64 {
         match self {
             Owned::Write(_, _, _, bytes) => bytes.len() as u64,
-            Owned::Clone(_) | Owned::Move(_) => TRANSFER_BYTES,
+            Owned::Transfer(_) => TRANSFER_BYTES,
             _ => 0,
         }
     }
@@ -70,10 +69,11 @@ pub fn random_object(random: &mut SeededRng) -> ObjectId {
     VolumeId(random.next_u64() as u32).object(random.below(1 << 48), random.next_u64() as u32)
 }
 
-fn random_transfer(from: ObjectId, random: &mut SeededRng) -> PageTransfer {
+fn random_transfer(kind: TransferKind, from: ObjectId, random: &mut SeededRng) -> PageTransfer {
     let first = random.next_u64() >> 12;
     let end = first + 1 + (random.next_u64() >> 12);
     PageTransfer {
+        kind,
         from,
         first: PageNo(first),
         end: PageNo(end),
@@ -91,8 +91,8 @@ pub fn random_record(random: &mut SeededRng) -> Owned {
         0 => Owned::Zero(object, page, start, len),
         1 => Owned::Punch(object, page / 2, page),
         2 => Owned::Delete(object),
-        3 => Owned::Clone(random_transfer(object, random)),
-        4 => Owned::Move(random_transfer(object, random)),
+        3 => Owned::Transfer(random_transfer(TransferKind::Clone, object, random)),
+        4 => Owned::Transfer(random_transfer(TransferKind::Move, object, random)),
         5 if random.once_in(4) => {
             Owned::Bypassed(object, page, page + 1 + random.below(300), random.once_in(2))
         }

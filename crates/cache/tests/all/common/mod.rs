@@ -11,8 +11,8 @@ use cache::{
     BackgroundTask, Cache, CacheError, CacheSettings, FetchMode, ObjectChange, SpaceReservation,
     TransactionCost,
 };
-use crash_oracle::{CrashHistory, SyncScope};
-use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, PageTransfer, SeededRng};
+use crash_oracle::{CrashHistory, SyncedBytes};
+use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, PageTransfer, SeededRng, TransferKind};
 pub use disks::Disks;
 use sim_disk::SimClock;
 use std::collections::BTreeMap;
@@ -148,8 +148,7 @@ impl Run {
         let first = if self.random.once_in(2) { 0 } else { self.random.below(pages) };
         let len = 1 + self.random.below(pages - first);
         let at = if self.random.once_in(3) { self.random.below(pages - len + 1) } else { first };
-        let transfer =
-            PageTransfer { from, first: PageNo(first), end: PageNo(first + len), to, at: PageNo(at) };
+        let transfer = PageTransfer::clone_range(from, PageNo(first)..PageNo(first + len), to, PageNo(at));
         transfer.is_valid().then_some(transfer)
     }
 
@@ -157,11 +156,8 @@ impl Run {
         if self.random.once_in(12)
             && let Some(transfer) = self.transfer()
         {
-            return if self.random.once_in(3) {
-                ObjectStep::Move(transfer)
-            } else {
-                ObjectStep::Clone(transfer)
-            };
+            let kind = if self.random.once_in(3) { TransferKind::Move } else { TransferKind::Clone };
+            return ObjectStep::Transfer(PageTransfer { kind, ..transfer });
         }
         let object = self.object();
         let at = self.random.below(OBJECT_BYTES as u64) as usize;
@@ -187,7 +183,7 @@ impl Run {
 
     /// Records that everything is durable.
     pub fn all_synced(&mut self) {
-        self.history.synced(self.history.moment(), SyncScope::All);
+        self.history.synced(self.history.moment(), SyncedBytes::All);
     }
 
     /// Applies one transaction; `false` if the power failed.

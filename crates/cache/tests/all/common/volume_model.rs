@@ -3,7 +3,7 @@
 use super::OBJECT_BYTES;
 use cache::{Cache, ObjectChange};
 use crash_oracle::{CrashFile, CrashModel, WritePath, bytes_difference};
-use device::{ObjectId, PageNo, PageTransfer};
+use device::{ObjectId, PageNo, PageTransfer, TransferKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::ops::Range;
@@ -20,8 +20,7 @@ pub enum ObjectStep {
     LogBypassed(ObjectId),
     Zero(ObjectId, usize, usize),
     Delete(ObjectId),
-    Clone(PageTransfer),
-    Move(PageTransfer),
+    Transfer(PageTransfer),
 }
 
 impl ObjectStep {
@@ -46,8 +45,7 @@ impl ObjectStep {
                 ObjectChange::Zero { object: in_volume(object), offset: *at as u64, len: *len as u64 }
             }
             ObjectStep::Delete(object) => ObjectChange::Delete { object: in_volume(object) },
-            ObjectStep::Clone(pages) => ObjectChange::Clone { transfer: transfer(pages) },
-            ObjectStep::Move(pages) => ObjectChange::Move { transfer: transfer(pages) },
+            ObjectStep::Transfer(pages) => ObjectChange::Transfer(transfer(pages)),
         }
     }
 }
@@ -131,10 +129,11 @@ impl VolumeModel {
             ObjectStep::LogBypassed(object) => self.settle_before(Some(object), u64::MAX),
             ObjectStep::Zero(object, at, len) => self.zero(*object, *at as u64..(*at + *len) as u64),
             ObjectStep::Delete(object) => self.zero(*object, 0..OBJECT_BYTES as u64),
-            ObjectStep::Clone(transfer) => self.clone_pages(transfer),
-            ObjectStep::Move(transfer) => {
+            ObjectStep::Transfer(transfer) => {
                 self.clone_pages(transfer);
-                self.zero(transfer.from, bytes_of(transfer.source()));
+                if transfer.kind == TransferKind::Move {
+                    self.zero(transfer.from, bytes_of(transfer.source()));
+                }
             }
         }
     }

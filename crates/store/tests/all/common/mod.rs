@@ -5,14 +5,14 @@ pub mod phases;
 
 use device::{
     BLOCK_BYTES, Device, Incarnation, Lsn, ObjectId, Page, PageNo, PageTransfer, SeededRng, SharedPage,
-    StoreId, VolumeId,
+    StoreId, TransferKind, VolumeId,
 };
-use sim_disk::{PowerSupply, SimDisk};
+use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{
-    DeltaBlock, DeltaPacker, DeltaPiece, PageRead, Store, StoreChange, StoreError, StoreFinding, StoreLayout,
-    StoredPage,
+    DeltaBlock, DeltaPacker, DeltaPiece, MaintenanceProgress, NewVolume, PageRead, SpacePressure, Store,
+    StoreChange, StoreError, StoreFinding, StoreLayout, StoredPage, VolumeMode,
 };
 
 pub const ID: StoreId = StoreId([0x5a; 16]);
@@ -121,8 +121,7 @@ impl Model {
                     self.transfers.remove(&(object.slot, object.generation));
                 }
             }
-            StoreChange::Clone { transfer, lsn } => self.transfer(transfer, lsn.0, true),
-            StoreChange::Move { transfer, lsn } => self.transfer(transfer, lsn.0, false),
+            StoreChange::Transfer { transfer, lsn } => self.transfer(transfer, lsn.0),
         }
     }
 
@@ -142,7 +141,7 @@ impl Model {
         self.objects.get(&object.slot).is_some_and(|found| found.0 == object.generation)
     }
 
-    fn transfer(&mut self, transfer: &PageTransfer, lsn: u64, stays: bool) {
+    fn transfer(&mut self, transfer: &PageTransfer, lsn: u64) {
         let PageTransfer { from, to, .. } = *transfer;
         let there = self.objects.get(&to.slot).map_or(0, |found| found.0);
         let newer = there > to.generation;
@@ -158,7 +157,7 @@ impl Model {
             let within = |page: &u64| transfer.source().contains(&PageNo(*page));
             let pages = source.1.iter().filter(|(page, _)| within(page));
             taken.extend(pages.map(|(page, found)| (transfer.target_of(PageNo(*page)).0, *found)));
-            source.1.retain(|page, _| stays || !within(page));
+            source.1.retain(|page, _| transfer.kind == TransferKind::Clone || !within(page));
             self.transfers.insert((from.slot, from.generation), lsn);
         }
         if newer {
@@ -254,11 +253,11 @@ impl Work {
     }
 
     /// All of an object, or a part: to the same place, to an aligned one, or to any.
-    fn transfer(&mut self, from: ObjectId, model: &Model) -> PageTransfer {
+    fn transfer(&mut self, kind: TransferKind, from: ObjectId, model: &Model) -> PageTransfer {
         // Never from an object to the next generation of its slot, as only one of them exists.
         let to = Some(self.object(model)).filter(|to| to.slot != from.slot).unwrap_or(from);
         if from != to && self.random.once_in(3) {
-            return PageTransfer::whole_object(from, to);
+            return PageTransfer { kind, ..PageTransfer::clone_of(from, to) };
         }
         let first = self.page();
         let len = match self.random.below(4) {
@@ -273,8 +272,14 @@ impl Work {
             2 => self.page() / 128 * 128 + first % 128,
             _ => self.page(),
         };
-        let transfer =
-            |len| PageTransfer { from, first: PageNo(first), end: PageNo(first + len), to, at: PageNo(at) };
+        let transfer = |len| PageTransfer {
+            kind,
+            from,
+            first: PageNo(first),
+            end: PageNo(first + len),
+            to,
+            at: PageNo(at),
+        };
         match transfer(len).is_valid() {
             true => transfer(len),
             // Onto itself.
@@ -291,8 +296,8 @@ impl Work {
         let old = Lsn(self.lsn - self.random.below(self.lsn.min(50)));
         match self.random.below(20) {
             0 => StoreChange::Delete { object, lsn },
-            1 => StoreChange::Clone { transfer: self.transfer(object, model), lsn },
-            4 => StoreChange::Move { transfer: self.transfer(object, model), lsn },
+            1 => StoreChange::Transfer { transfer: self.transfer(TransferKind::Clone, object, model), lsn },
+            4 => StoreChange::Transfer { transfer: self.transfer(TransferKind::Move, object, model), lsn },
             2 | 3 => {
                 let from = self.page();
                 let end = if self.random.once_in(2) { u64::MAX } else { from + self.random.below(20) };
@@ -333,8 +338,7 @@ impl Work {
     /// A vector with deltas for a store that matches its model. Merges deltas to make space for it.
     pub fn vector_for(&mut self, model: &Model, store: &Store) -> Result<Vec<StoreChange>, StoreError> {
         let mut vector = self.vector(model);
-        let has_range =
-            |change: &StoreChange| matches!(change, StoreChange::Clone { .. } | StoreChange::Move { .. });
+        let has_range = |change: &StoreChange| matches!(change, StoreChange::Transfer { .. });
         if vector.iter().any(has_range) || self.slots == 1 {
             return Ok(vector);
         }
@@ -451,6 +455,24 @@ pub fn apply_with_cleaning(store: &Store, vector: &[StoreChange]) -> Result<(), 
         store.maintenance().checkpoint_twice()?;
     }
     store.data().apply(vector)
+}
+
+/// Makes the steps of maintenance that are due.
+pub fn tend(store: &Store) {
+    let clock = SimClock::new();
+    let step = || store.maintenance().step(&clock, SpacePressure::None).expect("a sound disk");
+    while step() != MaintenanceProgress::Idle {}
+}
+
+/// Clones a volume, under a name that its LSN makes unique.
+pub fn clone_volume(
+    store: &Store,
+    from: VolumeId,
+    mode: VolumeMode,
+    lsn: Lsn,
+) -> Result<VolumeId, StoreError> {
+    let name = format!("at-{}", lsn.0);
+    store.volumes().clone_named(from, &NewVolume { name: &name, mode, created: 0 }, lsn)
 }
 
 pub fn findings(store: &Store) -> Vec<StoreFinding> {

@@ -1,7 +1,7 @@
 //! The steps of one writer in order, and the states of its files that they allow.
 
 use crate::streams::files::WriterFiles;
-use crash_oracle::{CrashHistory, CrashModel, SyncScope, WritePath};
+use crash_oracle::{CrashHistory, CrashModel, SyncedBytes, WritePath};
 
 /// A moment of the clock that all writers share.
 pub(super) type Tick = u64;
@@ -139,14 +139,14 @@ impl History {
                 continue;
             }
             match op.what {
-                What::Sync { file } => states.synced(issued, SyncScope::File(file)),
+                What::Sync { file } => states.synced(issued, SyncedBytes::File(file)),
                 What::Remove { is_durable: true, .. } | What::Copy { .. } => {
-                    states.synced(states.moment(), SyncScope::Logged);
+                    states.synced(states.moment(), SyncedBytes::Logged);
                 }
                 _ => {}
             }
             if op.ended < self.all_synced {
-                states.synced(states.moment(), SyncScope::All);
+                states.synced(states.moment(), SyncedBytes::All);
             }
         }
         states

@@ -67,20 +67,18 @@ struct DtrussThread {
 impl<R: BufRead> Dtruss<R> {
     /// A reader of `input`.
     pub(crate) fn new(input: R) -> Dtruss<R> {
-        let (columns, now, processes, threads, threads_made) = Default::default();
-        let (forked, orphans, counts, ready, coverage) = Default::default();
         Dtruss {
             input,
-            columns,
-            now,
-            processes,
-            threads,
-            threads_made,
-            forked,
-            orphans,
-            counts,
-            ready,
-            coverage,
+            columns: TimeColumns::default(),
+            now: 0,
+            processes: BTreeMap::new(),
+            threads: BTreeMap::new(),
+            threads_made: 0,
+            forked: BTreeSet::new(),
+            orphans: BTreeMap::new(),
+            counts: false,
+            ready: VecDeque::new(),
+            coverage: Coverage::default(),
         }
     }
 
