@@ -210,7 +210,19 @@ impl Cache {
         end: u64,
         then: CacheCompletion<Vec<u8>>,
     ) -> bool {
-        self.parts.fetcher.read(object, offset, len, end, then)
+        self.read_for(Origin::UNMATCHED, (object, offset, len), end, then)
+    }
+
+    /// [`read`](Cache::read) of `(object, offset, len)` for this origin. Pages for which critical reads wait are
+    /// fetched before others.
+    pub fn read_for(
+        &self,
+        origin: Origin,
+        (object, offset, len): (ObjectId, u64, usize),
+        end: u64,
+        then: CacheCompletion<Vec<u8>>,
+    ) -> bool {
+        self.parts.fetcher.read(origin, object, offset, len, end, then)
     }
 
     /// Fetches objects that will be read soon, given with their sizes in bytes, after everything that a

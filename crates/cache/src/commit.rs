@@ -154,8 +154,12 @@ impl Committer {
         if was_waiting {
             self.admission.admit_waiting(state.for_admission(), &mut completions);
         }
+        let has_reads = state.reads.make_critical(task);
         drop(state);
         completions.deliver();
+        if has_reads {
+            self.shared.wake(BackgroundTask::Fetch);
+        }
         if level == LendingLevel::AdmissionAndSync {
             while self.log_for_lent_sync(task) {
                 was_waiting = true;
@@ -165,7 +169,7 @@ impl Committer {
             // For space that was released, but not yet durably; and for the pages that were logged.
             self.shared.wake(BackgroundTask::Commit);
         }
-        was_waiting
+        was_waiting || has_reads
     }
 
     /// Logs some of the pages for which syncs of a task wait. `false` if there are none.

@@ -77,7 +77,7 @@ mod tests {
     fn more_tasks_than_the_limit_get_nothing_until_others_end() {
         let mut leases = Leases::default();
         let tasks = 1..=LEASES_MAX as u32 + 1;
-        tasks.clone().for_each(|task| leases.lend(task, LendingLevel::Admission, Duration::ZERO));
+        tasks.for_each(|task| leases.lend(task, LendingLevel::Admission, Duration::ZERO));
         assert_eq!(leases.held.len(), LEASES_MAX);
         leases.lend(1000, LendingLevel::Admission, LEASE);
         assert_eq!(leases.held.len(), 1);

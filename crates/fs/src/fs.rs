@@ -415,7 +415,7 @@ impl Fs {
 
     /// Reads at most `len` bytes from `offset` on; fewer at the end of the file.
     pub fn read(&self, ino: Ino, offset: u64, len: usize, done: FsCompletion<Vec<u8>>) {
-        self.core.read_data(ino, offset, len, done);
+        self.core.read_data(self.origin, ino, offset, len, done);
     }
 
     /// A [`write`](Fs::write) of one piece, if it can complete without waiting; else `None`.
@@ -707,7 +707,14 @@ impl FsCore {
 
     /// Reads `len` bytes of a file. A miss in a small file may start read-ahead of the small files created
     /// with it.
-    pub(crate) fn read_data(&self, ino: Ino, offset: u64, len: usize, done: FsCompletion<Vec<u8>>) {
+    pub(crate) fn read_data(
+        &self,
+        origin: Origin,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+        done: FsCompletion<Vec<u8>>,
+    ) {
         // A statement of its own, which releases the lock before `done` is called.
         let clipped = self.read_state().clip(ino, offset, len);
         let (object, len, size) = match clipped {
@@ -716,7 +723,7 @@ impl FsCore {
             Err(error) => return done(Err(error)),
         };
         let then = move |read: Result<_, CacheError>| done(read.map_err(FsError::from));
-        let was_held = self.cache.read(object, offset, len, size, Box::new(then));
+        let was_held = self.cache.read_for(origin, (object, offset, len), size, Box::new(then));
         if !was_held && offset == 0 && size <= SMALL_BYTES_MAX {
             // An object's number is its inode's slot.
             let slot = InodeSlot(object.slot as u32);

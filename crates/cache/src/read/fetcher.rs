@@ -9,6 +9,7 @@ use crate::read::waiting::{PageFetch, ReadPurpose};
 use crate::state::{CacheShared, CacheState};
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
 use device::{ObjectId, SharedPage};
+use request::Origin;
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,6 +43,7 @@ impl Fetcher {
 
     pub(crate) fn read(
         &self,
+        origin: Origin,
         object: ObjectId,
         offset: u64,
         len: usize,
@@ -63,7 +65,10 @@ impl Fetcher {
                 }
                 then(Ok(join_pieces(pieces, len)));
             }
-            None => self.read_or_wait(object, offset, len, ReadPurpose::Reader(vec![0; len], then)),
+            None => {
+                let purpose = ReadPurpose::Reader(vec![0; len], then);
+                self.read_or_wait((object, offset, len), purpose, origin);
+            }
         }
         is_held
     }
@@ -85,15 +90,14 @@ impl Fetcher {
     }
 
     pub(crate) fn prepare_write(&self, object: ObjectId, offset: u64, len: usize, then: CacheCompletion<()>) {
-        self.read_or_wait(object, offset, len, ReadPurpose::Writer(then));
+        self.read_or_wait((object, offset, len), ReadPurpose::Writer(then), Origin::UNMATCHED);
     }
 
-    fn read_or_wait(&self, object: ObjectId, offset: u64, len: usize, purpose: ReadPurpose) {
+    fn read_or_wait(&self, range: (ObjectId, u64, usize), purpose: ReadPurpose, origin: Origin) {
         let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
         let CacheState { pages, reads, counters, .. } = &mut *state;
-        let is_waiting =
-            reads.read_or_wait((object, offset, len), purpose, pages, counters, &mut completions);
+        let is_waiting = reads.read_or_wait(range, purpose, origin, pages, counters, &mut completions);
         drop(state);
         completions.deliver();
         if is_waiting {

@@ -11,12 +11,17 @@ use crate::settings::FetchMode;
 use crate::status::CacheCounters;
 use crate::task::{CacheCompletion, DeferredCompletions};
 use device::{BLOCK_BYTES, Lsn, ObjectId, Page, PageNo};
+use request::{Origin, RequestClass};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use store::{PageRead, StoredPage};
 
 /// Pages of one fetch step: enough to keep any device's queue full.
 const FETCH_PAGES: usize = 64;
+
+/// Pages of one fetch step for background reads while a critical one waits for the device: a disk is soon free
+/// for the next.
+const BACKGROUND_FETCH_PAGES: usize = 8;
 
 /// Pages of streams that one step looks at under the lock, if they are in memory.
 const READ_AHEAD_LOOKS: usize = 512;
@@ -26,11 +31,13 @@ const READ_AHEAD_LOOKS: usize = 512;
 pub(crate) struct WaitingReads {
     waiting: BTreeMap<u64, WaitingRead>,
     next: u64,
-    /// Pages that reads wait for, not fetched yet, roughly in the order of the store's addresses.
+    /// Pages that critical reads wait for, not fetched yet, roughly in the order of the store's addresses.
     queue: BTreeMap<PageKey, FetchCause>,
+    /// Those that only background reads wait for. They come after the others.
+    background: BTreeMap<PageKey, FetchCause>,
     /// Pages that reads wait for, and that range operations block: until these are stored, it is not known
     /// what the store will have of the pages.
-    blocked: BTreeMap<PageKey, FetchCause>,
+    blocked: BTreeMap<PageKey, (FetchCause, RequestClass)>,
     /// Pages that streams will read. They come after pages for which a reader waits.
     read_ahead: ReadAhead,
     /// Partial pages that may be read. They come last.
@@ -39,6 +46,8 @@ pub(crate) struct WaitingReads {
     ready: BTreeSet<u64>,
     /// Number of pages that are being fetched.
     in_flight: u64,
+    /// The number of these for which a critical read waits.
+    critical_in_flight: u64,
 }
 
 struct WaitingRead {
@@ -46,6 +55,7 @@ struct WaitingRead {
     /// What it lacks: (page, position in the page, range of the answer).
     missing: Vec<(PageNo, usize, Range<usize>)>,
     purpose: ReadPurpose,
+    origin: Origin,
     error: Option<CacheError>,
 }
 
@@ -72,6 +82,7 @@ pub(crate) struct PageFetch {
     key: PageKey,
     number: FetchNumber,
     cause: FetchCause,
+    class: RequestClass,
     /// The newest punch that covered the page when the fetch began.
     punch: Option<Lsn>,
 }
@@ -94,11 +105,12 @@ impl WaitingReads {
     }
 
     pub(crate) fn fetching_count(&self) -> u64 {
-        self.queue.len() as u64 + self.blocked.len() as u64 + self.in_flight
+        (self.queue.len() + self.background.len() + self.blocked.len()) as u64 + self.in_flight
     }
 
     pub(crate) fn has_work(&self) -> bool {
         !self.queue.is_empty()
+            || !self.background.is_empty()
             || !self.ready.is_empty()
             || !self.read_ahead.is_idle()
             || !self.prefetch.is_idle()
@@ -111,7 +123,9 @@ impl WaitingReads {
 
     /// A range operation is stored, or gone: the pages that it blocked are queued again.
     pub(crate) fn unblock(&mut self) {
-        self.queue.append(&mut self.blocked);
+        for (key, (cause, class)) in std::mem::take(&mut self.blocked) {
+            self.queue_of(class).insert(key, cause);
+        }
     }
 
     /// Fails the reads of blocked pages for which `why` has a reason.
@@ -170,11 +184,13 @@ impl WaitingReads {
         &mut self,
         (object, offset, len): (ObjectId, u64, usize),
         purpose: ReadPurpose,
+        origin: Origin,
         pages: &mut PageTable,
         counters: &mut CacheCounters,
         completions: &mut DeferredCompletions,
     ) -> bool {
-        let mut read = WaitingRead { object, missing: pages_of(offset, len).collect(), purpose, error: None };
+        let missing = pages_of(offset, len).collect();
+        let mut read = WaitingRead { object, missing, purpose, origin, error: None };
         collect_bytes(pages, &mut read);
         if read.missing.is_empty() {
             counters.reads_at_once += 1;
@@ -201,6 +217,10 @@ impl WaitingReads {
                 entry.begin_fetch(number)
             });
             if asked {
+                self.queue_of(read.origin.class).insert(key, cause);
+            } else if read.origin.class == RequestClass::Critical
+                && let Some(cause) = self.background.remove(&key)
+            {
                 self.queue.insert(key, cause);
             }
             if asked && cause == FetchCause::Read && pages.get(&key).is_some_and(CachedPage::is_dirty) {
@@ -208,6 +228,28 @@ impl WaitingReads {
             }
         }
         self.waiting.insert(id, read);
+    }
+
+    /// Makes the waiting reads of a task critical. Returns whether some are not being fetched yet.
+    pub(crate) fn make_critical(&mut self, task: u32) -> bool {
+        let before = self.queue.len();
+        for read in self.waiting.values_mut().filter(|read| read.origin.task == task) {
+            read.origin.class = RequestClass::Critical;
+            let wanted = read.missing.iter().map(|&(page, ..)| PageKey { object: read.object, page });
+            for key in wanted {
+                if let Some(cause) = self.background.remove(&key) {
+                    self.queue.insert(key, cause);
+                }
+            }
+        }
+        self.queue.len() > before
+    }
+
+    fn queue_of(&mut self, class: RequestClass) -> &mut BTreeMap<PageKey, FetchCause> {
+        match class {
+            RequestClass::Critical => &mut self.queue,
+            RequestClass::Background => &mut self.background,
+        }
     }
 
     /// Retries every read whose pages changed. Returns whether there was one.
@@ -240,15 +282,11 @@ impl WaitingReads {
     /// Takes pages off the queues, to be fetched.
     pub(crate) fn begin_fetches(&mut self, pages: &mut PageTable) -> Vec<PageFetch> {
         let mut fetches = Vec::new();
-        while fetches.len() < FETCH_PAGES {
-            let Some((key, cause)) = self.queue.pop_first() else { break };
-            // Overwritten in full, punched or deleted meanwhile: not needed any more.
-            let Some(number) = pages.get(&key).and_then(CachedPage::fetch) else { continue };
-            if pages.range_ops().read_blocked_by(key.object, key.page).is_some() {
-                self.blocked.insert(key, cause);
-                continue;
-            }
-            fetches.push(PageFetch { key, number, cause, punch: pages.newest_punch_of(key) });
+        self.begin_awaited_fetches(RequestClass::Critical, FETCH_PAGES, pages, &mut fetches);
+        self.critical_in_flight += fetches.len() as u64;
+        if fetches.is_empty() {
+            let most = if self.critical_in_flight > 0 { BACKGROUND_FETCH_PAGES } else { FETCH_PAGES };
+            self.begin_awaited_fetches(RequestClass::Background, most, pages, &mut fetches);
         }
         if fetches.is_empty() {
             self.begin_fetches_ahead(pages, &mut fetches);
@@ -258,6 +296,26 @@ impl WaitingReads {
         }
         self.in_flight += fetches.len() as u64;
         fetches
+    }
+
+    /// Takes pages off a queue of pages that reads wait for.
+    fn begin_awaited_fetches(
+        &mut self,
+        class: RequestClass,
+        most: usize,
+        pages: &mut PageTable,
+        fetches: &mut Vec<PageFetch>,
+    ) {
+        while fetches.len() < most {
+            let Some((key, cause)) = self.queue_of(class).pop_first() else { break };
+            // Overwritten in full, punched or deleted meanwhile: not needed any more.
+            let Some(number) = pages.get(&key).and_then(CachedPage::fetch) else { continue };
+            if pages.range_ops().read_blocked_by(key.object, key.page).is_some() {
+                self.blocked.insert(key, (cause, class));
+                continue;
+            }
+            fetches.push(PageFetch { key, number, cause, class, punch: pages.newest_punch_of(key) });
+        }
     }
 
     /// Takes pages that streams will read, if they are neither in memory nor being fetched.
@@ -279,6 +337,7 @@ impl WaitingReads {
                 key,
                 number,
                 cause: FetchCause::Ahead,
+                class: RequestClass::Background,
                 punch: pages.newest_punch_of(key),
             });
         }
@@ -300,6 +359,7 @@ impl WaitingReads {
                 key,
                 number,
                 cause: FetchCause::Background,
+                class: RequestClass::Background,
                 punch: pages.newest_punch_of(key),
             });
         }
@@ -315,6 +375,7 @@ impl WaitingReads {
     ) {
         for (fetch, want) in fetches.into_iter().zip(wants) {
             self.in_flight -= 1;
+            self.critical_in_flight -= u64::from(fetch.class == RequestClass::Critical);
             let key = fetch.key;
             if pages.get(&key).is_none_or(|entry| entry.fetch() != Some(fetch.number)) {
                 continue;

@@ -180,3 +180,33 @@ fn what_is_lent_to_goes_first_and_its_sync_is_logged() {
     let all = cache.read_now(FILE, 0, offset as usize).unwrap();
     assert!(all.iter().all(|&byte| byte == 3), "the sync covered what was there when it was asked for");
 }
+
+#[test]
+fn pages_for_critical_reads_are_fetched_first() {
+    let machine = Machine::new(6);
+    let cache = open(&machine);
+    for object in [FILE, LOG] {
+        machine.write(&cache, object, 0, &[4; 100 * BLOCK_BYTES]).expect("space");
+    }
+    cache.drain().expect("sound disks");
+    let cache = crash(&machine, cache);
+    let read = |origin, object, page: u64| {
+        let answered = Arc::new(AtomicBool::new(false));
+        let answer = answered.clone();
+        let then = Box::new(move |bytes: Result<Vec<u8>, CacheError>| {
+            answer.store(bytes.is_ok_and(|bytes| bytes == [4; 100]), Ordering::Relaxed);
+        });
+        cache.read_for(origin, (object, page * PAGE, 100), 0, then);
+        answered
+    };
+    let task = Origin { task: 7, ..BACKGROUND };
+    let of_backup: Vec<_> = (0..100).map(|page| read(task, FILE, page)).collect();
+    let of_critical = read(CRITICAL, LOG, 99);
+    cache.step(BackgroundTask::Fetch);
+    assert!(of_critical.load(Ordering::Relaxed));
+    assert!(!of_backup.iter().any(|read| read.load(Ordering::Relaxed)));
+    assert!(cache.lend(7, LendingLevel::Admission), "its reads wait");
+    while !of_backup.iter().all(|read| read.load(Ordering::Relaxed)) {
+        cache.step(BackgroundTask::Fetch);
+    }
+}
