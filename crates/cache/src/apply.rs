@@ -116,8 +116,8 @@ impl TransactionApplier {
         if reserved.claim() != SpaceClaim::Frees && is_refused() {
             return Err(StoreError::Full.into());
         }
-        let made = TransactionRecords::of(changes, may_bypass);
         let CacheState { pages, log, space, reads, counters, .. } = state;
+        let made = TransactionRecords::of(changes, may_bypass, pages);
         let now = LazyNow::new(self.shared.clock());
         let appended = log.append(pages, changes, &made.records, || now.get())?;
         counters.transactions += 1;

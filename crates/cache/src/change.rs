@@ -1,6 +1,6 @@
 //! Changes of objects, as callers state them, with their costs; and the records of a transaction.
 
-use crate::page_table::pages_of;
+use crate::page_table::{PageKey, PageTable, pages_of};
 use crate::range_ops::{excess_pages, reserved_pages};
 use buffer::{LogRecord, TRANSFER_BYTES};
 use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer};
@@ -123,6 +123,18 @@ impl ObjectChange<'_> {
         has_no_hole.then_some(whole)
     }
 
+    /// Whether it changes, or copies from, this object.
+    fn touches(&self, touched: ObjectId) -> bool {
+        match *self {
+            ObjectChange::Write { object, .. }
+            | ObjectChange::FileWrite { object, .. }
+            | ObjectChange::LogBypassed { object }
+            | ObjectChange::Zero { object, .. }
+            | ObjectChange::Delete { object } => object == touched,
+            ObjectChange::Transfer(transfer) => [transfer.from, transfer.to].contains(&touched),
+        }
+    }
+
     /// Whether a clone or a move has pages, and a target outside its source.
     pub(crate) fn is_sensible(&self) -> bool {
         match self {
@@ -224,19 +236,27 @@ pub(crate) struct TransactionRecords<'a> {
 
 impl<'a> TransactionRecords<'a> {
     /// The records of `changes`, page by page. With `may_bypass`, those of pages that can bypass the buffer
-    /// lack the bytes.
-    pub(crate) fn of(changes: &[ObjectChange<'a>], may_bypass: bool) -> TransactionRecords<'a> {
+    /// lack the bytes. Where a file's page is whole in `pages`, only what differs is logged: databases write
+    /// the last page of their log again and again.
+    pub(crate) fn of(
+        changes: &[ObjectChange<'a>],
+        may_bypass: bool,
+        pages: &PageTable,
+    ) -> TransactionRecords<'a> {
         let mut made = TransactionRecords::default();
         let records = &mut made.records;
         for change in changes {
             match *change {
                 ObjectChange::FileWrite { object, offset, bytes, size } => {
                     let end = offset + bytes.len() as u64;
+                    // Other changes of the transaction are not in memory yet.
+                    let is_alone = changes.iter().filter(|other| other.touches(object)).count() == 1;
+                    let before = is_alone.then_some(pages);
                     let bypassing = change.bypassing_bytes().filter(|_| may_bypass).unwrap_or(end..end);
                     let part = |range: &Range<u64>| {
                         &bytes[(range.start - offset) as usize..(range.end - offset) as usize]
                     };
-                    write_records(object, offset, part(&(offset..bypassing.start)), records);
+                    write_records(before, object, offset, part(&(offset..bypassing.start)), records);
                     // Two records: a crash that takes the pages behind the old end takes the growth with
                     // them.
                     let old_end = size.clamp(bypassing.start, bypassing.end);
@@ -249,10 +269,10 @@ impl<'a> TransactionRecords<'a> {
                             made.bypassing.push(part(&range));
                         }
                     }
-                    write_records(object, bypassing.end, part(&(bypassing.end..end)), records);
+                    write_records(before, object, bypassing.end, part(&(bypassing.end..end)), records);
                 }
                 ObjectChange::Write { object, offset, bytes } => {
-                    write_records(object, offset, bytes, records);
+                    write_records(None, object, offset, bytes, records);
                 }
                 ObjectChange::LogBypassed { .. } => {}
                 ObjectChange::Zero { object, offset, len } => zero_records(object, offset, len, records),
@@ -264,16 +284,39 @@ impl<'a> TransactionRecords<'a> {
     }
 }
 
-/// A record for each page.
+/// Pieces shorter than this are logged as they are: looking the page up would take longer.
+const COMPARED_BYTES_MIN: usize = 1024;
+
+/// A record for each page; of pages that are whole in `before`, for what differs.
 fn write_records<'a>(
+    before: Option<&PageTable>,
     object: ObjectId,
     offset: u64,
     bytes: &'a [u8],
     records: &mut SmallVec<[LogRecord<'a>; 4]>,
 ) {
     for (page, start, range) in pages_of(offset, bytes.len()) {
-        records.push(LogRecord::Write { object, page, start: start as u16, bytes: &bytes[range] });
+        let mut bytes = &bytes[range];
+        let mut start = start;
+        if bytes.len() >= COMPARED_BYTES_MIN
+            && let Some(before) = before.and_then(|pages| pages.logged_page(PageKey { object, page }))
+        {
+            let differing = differing_range(&before.0[start..start + bytes.len()], bytes);
+            start += differing.start;
+            bytes = &bytes[differing];
+        }
+        records.push(LogRecord::Write { object, page, start: start as u16, bytes });
     }
+}
+
+/// The range from the first byte that differs to the last. If none does, the last byte: a record is not empty.
+fn differing_range(before: &[u8], after: &[u8]) -> Range<usize> {
+    let pairs = || before.iter().zip(after);
+    let Some(first) = pairs().position(|(before, after)| before != after) else {
+        return after.len() - 1..after.len();
+    };
+    let last = pairs().rposition(|(before, after)| before != after).expect("one differs");
+    first..last + 1
 }
 
 /// Zeros: whole pages are punched, the edges are zeroed.
@@ -294,5 +337,17 @@ fn zero_records(object: ObjectId, offset: u64, len: u64, records: &mut SmallVec<
     edge(last.offset(), end);
     if first < last {
         records.push(LogRecord::Punch { object, from: first, to: last });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_differs_is_found() {
+        assert_eq!(differing_range(b"abcdef", b"abXdYf"), 2..5);
+        assert_eq!(differing_range(b"abc", b"Xbc"), 0..1);
+        assert_eq!(differing_range(b"abc", b"abc"), 2..3, "a record has a byte");
     }
 }

@@ -11,7 +11,7 @@ use crate::planted_bug::{CacheBug, is_planted};
 use crate::range_ops::{OlderChangePlace, PendingRangeOp, PendingRangeOps, RangeOp, reserved_pages};
 use crate::reservation_estimate::ReservedPages;
 use buffer::GroupNo;
-use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo, TransferKind, VolumeId};
+use device::{BLOCK_BYTES, Lsn, ObjectId, Page, PageNo, TransferKind, VolumeId};
 use std::collections::btree_map::Entry as Place;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::{Bound, Range, RangeBounds};
@@ -778,6 +778,17 @@ impl PageTable {
             .filter(|punch| punch.from <= key.page && key.page < punch.to)
             .map(|punch| punch.lsn)
             .max()
+    }
+
+    /// The bytes of a page that memory has whole, unless the log lacks some that the store lacks.
+    pub(crate) fn logged_page(&self, key: PageKey) -> Option<&Page> {
+        let entry = self.get(&key)?;
+        match entry.body() {
+            PageBody::Whole(page) if !entry.is_unlogged() || is_planted(CacheBug::DifferenceOverUnlogged) => {
+                Some(page)
+            }
+            _ => None,
+        }
     }
 
     /// Takes at most this many punched pages out of the sums. The caller frees them, best without the lock.

@@ -48,6 +48,8 @@ pub enum CacheBug {
     SyncWithoutBytes,
     /// A background sync is answered although the store lacks bypassed pages.
     BackgroundSyncTold,
+    /// Of a write over a bypassed page that the log lacks, only what differs is logged.
+    DifferenceOverUnlogged,
     /// A sync to which is lent does not have its pages logged.
     LentPagesNotLogged,
     /// Recovery lays older records over a later bypassed page that the store has.

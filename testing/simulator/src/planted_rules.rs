@@ -105,6 +105,8 @@ pub(crate) enum PlantedRule {
     SyncWithoutBytes,
     /// A background sync does not wait for the store to have bypassed pages.
     BackgroundSyncTold,
+    /// The cache logs only what differs from a bypassed page that neither log nor store has.
+    DifferenceOverUnlogged,
     /// The cache answers a sync to which was lent, and does not log its pages.
     LentPagesNotLogged,
     /// Recovery applies older changes over newer bypassed pages.
@@ -190,6 +192,7 @@ impl PlantedRule {
             PlantedRule::PartBeforeWhole => Some(cache::CacheBug::PartBeforeWhole),
             PlantedRule::SyncWithoutBytes => Some(cache::CacheBug::SyncWithoutBytes),
             PlantedRule::BackgroundSyncTold => Some(cache::CacheBug::BackgroundSyncTold),
+            PlantedRule::DifferenceOverUnlogged => Some(cache::CacheBug::DifferenceOverUnlogged),
             PlantedRule::LentPagesNotLogged => Some(cache::CacheBug::LentPagesNotLogged),
             PlantedRule::OlderOverBypassed => Some(cache::CacheBug::OlderOverBypassed),
             PlantedRule::OverdueNotLogged => Some(cache::CacheBug::OverdueNotLogged),

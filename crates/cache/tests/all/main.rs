@@ -7,6 +7,7 @@ mod bypass_trouble;
 mod bypassed_age;
 mod classes;
 mod common;
+mod differences;
 mod lost_tails;
 mod media;
 mod prefix;
