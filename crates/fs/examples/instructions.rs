@@ -1,9 +1,10 @@
-//! Counts the instructions of four operations below the front end, on disks in memory: an overwrite of 512
-//! bytes of a page that is dirty already, a create, a stat (by name) and a read of a page that is in memory.
+//! Counts the instructions of five operations below the front end, on disks in memory: an overwrite of 512
+//! bytes of a page that is dirty already, a create, a stat (by name), a read of a page that is in memory, and a
+//! look-up of the rules that hold for a file.
 //!
 //! ```text
 //! cargo build --release -p weir-fs --example instructions
-//! for operation in one_overwrite one_create one_stat one_read; do
+//! for operation in one_overwrite one_create one_stat one_read one_look_at_rules; do
 //!     valgrind --tool=callgrind --toggle-collect="*$operation*" --callgrind-out-file=$operation.out \
 //!         target/release/examples/instructions
 //!     callgrind_annotate --inclusive=yes $operation.out > $operation.txt
@@ -17,6 +18,7 @@ use buffer::Buffer;
 use cache::{BackgroundTask, Cache, CacheSettings, StepProgress};
 use device::{StoreId, VolumeId};
 use fs::{CallerCredentials, FileAttributes, FileKind, Fs, FsError, Ino};
+use request::{RuleMask, RuleSet};
 use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::hint::black_box;
 use std::sync::mpsc::channel;
@@ -71,6 +73,12 @@ fn one_read(fs: &Fs, ino: Ino, offset: u64) -> bool {
     answered.get() == Some(&true)
 }
 
+/// The look-up of a file's rules that is counted.
+#[inline(never)]
+fn one_look_at_rules(fs: &Fs, ino: Ino) -> RuleMask {
+    fs.rules_of(ino)
+}
+
 fn main() {
     let id = StoreId([7; 16]);
     let power = PowerSupply::new();
@@ -121,6 +129,11 @@ fn main() {
         let page = offset_of(number) / READ_BYTES as u64 * READ_BYTES as u64;
         assert!(one_read(&fs, ino, page), "read {number} would have to wait");
     }
+    let rules = RuleSet::parse("critical file=/file-*").expect("a rule");
+    fs.set_rules(Arc::new(rules));
+    let inos: Vec<Ino> =
+        (0..OPERATIONS).map(|number| one_stat(&fs, format!("file-{number}").as_bytes()).ino).collect();
+    assert!(inos.into_iter().all(|ino| one_look_at_rules(&fs, ino) == RuleMask(1)));
     println!(
         "{OPERATIONS} operations of each kind, {} pages dirty, {} stored",
         cache.status().dirty_pages,

@@ -7,6 +7,7 @@
 
 use crate::charge_tracker::{ChargeNote, ChargeTracker, CountedRange};
 use crate::error::FsError;
+use crate::file_rules::{FileRuleKeeper, NameNote};
 use crate::format::{
     ArenaHeader, ArenaRegion, HEAP_LOG2_MIN, INCOMPATIBLE_KNOWN, INODES_MAX, Inode, InodeSlot, InodeTimes,
     MAGIC, OwnerRecord, REGION_BYTES, VERSION, arena_object,
@@ -18,6 +19,7 @@ use cache::{ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::mem::take;
 use std::ops::{Deref, Range};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -170,6 +172,11 @@ pub(crate) struct FsState {
     /// In memory only, too. A crash loses counts of unsure pages, so an inexact charge may stay inexact for
     /// longer.
     pub(crate) charges: ChargeTracker,
+    /// Keeps files' rule masks, if some rule is about files. In memory only.
+    ///
+    /// This mutex is taken while the state's lock is held (shared is enough), so that a walk does not exclude
+    /// readers.
+    pub(crate) rule_keeper: Option<Mutex<FileRuleKeeper>>,
 }
 
 impl FsState {
@@ -183,6 +190,7 @@ impl FsState {
             numbering: numbers,
             open_files: Mutex::default(),
             charges: ChargeTracker::default(),
+            rule_keeper: None,
         })
     }
 
@@ -232,6 +240,7 @@ pub(crate) struct FsTransaction<'a> {
     /// Changes of files' data objects.
     data_changes: SmallVec<[ObjectChange<'a>; 1]>,
     charge_notes: SmallVec<[ChargeNote; 1]>,
+    name_notes: Vec<NameNote>,
     kept: bool,
 }
 
@@ -256,6 +265,7 @@ impl<'a> FsTransaction<'a> {
             removed_pages: None,
             data_changes: SmallVec::new(),
             charge_notes: SmallVec::new(),
+            name_notes: Vec::new(),
             kept: false,
         }
     }
@@ -277,6 +287,14 @@ impl<'a> FsTransaction<'a> {
     /// Keeps a note for the charge tracker, which gets it when the changes are final.
     pub(crate) fn note_charge(&mut self, note: ChargeNote) {
         self.charge_notes.push(note);
+    }
+
+    /// Keeps a note for the keeper of rule masks, if one exists. The keeper gets the note when the changes are
+    /// final.
+    pub(crate) fn note_name(&mut self, note: impl FnOnce(&FsState) -> NameNote) {
+        if self.state.rule_keeper.is_some() {
+            self.name_notes.push(note(self.state));
+        }
     }
 
     /// The file's [counter of removals](ChargeTracker::removals), with those of this transaction.
@@ -360,6 +378,9 @@ impl<'a> FsTransaction<'a> {
     pub(crate) fn keep(&mut self) {
         self.kept = true;
         self.charge_notes.drain(..).for_each(|note| self.state.charges.note(note));
+        if !self.name_notes.is_empty() {
+            self.state.follow_names(take(&mut self.name_notes));
+        }
     }
 }
 

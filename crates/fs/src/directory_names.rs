@@ -3,6 +3,7 @@
 use crate::arena::{FsState, FsTransaction};
 use crate::directory::{FoundName, LeafName, NameTree, hash_of, replace_name};
 use crate::error::FsError;
+use crate::file_rules::NameNote;
 use crate::format::{Inode, InodeSlot, NAME_BYTES_MAX};
 use crate::types::{DirectoryEntry, FileAttributes, FileKind, Ino};
 
@@ -86,15 +87,22 @@ impl FsTransaction<'_> {
         let mut tree = NameTree::of(&self.inode(directory)?);
         let hash = self.name_hash(name);
         tree.insert(self, hash, name, slot, kind)?;
+        self.note_name(|_| NameNote::Added { directory, hash, name: name.into(), slot, kind });
         tree.store(self, directory)?;
         self.touch_modified(directory)
     }
 
-    /// Removes a name, and touches the directory's times.
-    pub(crate) fn remove_name(&mut self, directory: InodeSlot, name: &[u8]) -> Result<(), FsError> {
+    /// Removes a name, which leads to the inode in `slot`, and touches the directory's times.
+    pub(crate) fn remove_name(
+        &mut self,
+        directory: InodeSlot,
+        name: &[u8],
+        slot: InodeSlot,
+    ) -> Result<(), FsError> {
         let mut tree = NameTree::of(&self.inode(directory)?);
         let hash = self.name_hash(name);
         tree.remove(self, hash, name)?;
+        self.note_name(|_| NameNote::Removed { directory, hash, slot });
         tree.store(self, directory)?;
         self.touch_modified(directory)
     }
@@ -103,11 +111,23 @@ impl FsTransaction<'_> {
     pub(crate) fn replace_name(
         &mut self,
         directory: InodeSlot,
-        found: FoundName,
+        (name, found): (&[u8], FoundName),
         slot: InodeSlot,
         kind: FileKind,
     ) -> Result<(), FsError> {
         replace_name(self, found, slot, kind);
+        self.note_name(|state| NameNote::Removed {
+            directory,
+            hash: state.name_hash(name),
+            slot: found.slot,
+        });
+        self.note_name(|state| NameNote::Added {
+            directory,
+            hash: state.name_hash(name),
+            name: name.into(),
+            slot,
+            kind,
+        });
         self.touch_modified(directory)
     }
 }

@@ -10,6 +10,7 @@ use crate::cost;
 use crate::deferred_free::DeferredFrees;
 use crate::directory::NameTree;
 use crate::error::FsError;
+use crate::file_rules::FileRuleTable;
 use crate::format::{FILE_BYTES_MAX, INODES_MAX, Inode, InodeSlot, PAGE_BYTES, arena_object};
 use crate::ops::attributes::{GROUP_EXECUTE, SETUID};
 use crate::ops::create::{NewInode, SETGID};
@@ -592,6 +593,8 @@ pub(crate) struct FsCore {
     /// waits or a completion is called.
     state: RwLock<FsState>,
     small_file_readahead: SmallFileReadahead,
+    /// The masks of files. Looked up without the state's lock.
+    pub(crate) rule_table: Arc<FileRuleTable>,
 }
 
 /// Does background work until `answer` returns one. `None` if it still has none after
@@ -634,6 +637,7 @@ impl FsCore {
             clock,
             state,
             small_file_readahead: SmallFileReadahead::default(),
+            rule_table: Arc::default(),
         });
         core.truncate_lost(volume)?;
         Ok(core)

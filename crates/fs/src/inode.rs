@@ -6,6 +6,7 @@
 use crate::arena::{Arena, FsState, FsTransaction, corrupt};
 use crate::charge_tracker::ChargeNote;
 use crate::error::FsError;
+use crate::file_rules::NameNote;
 use crate::format::{ArenaRegion, INODES_MAX, Inode, InodeSlot, InodeTimes, LINK_BYTES_MAX, PAGE_BYTES};
 use crate::heap_allocator::class_log2;
 use crate::owner_table::OwnerAndMode;
@@ -306,6 +307,7 @@ impl FsTransaction<'_> {
     fn free_inode(&mut self, slot: InodeSlot) -> Result<(), FsError> {
         let (inode, kind) = self.used_inode(slot)?;
         self.note_charge(ChargeNote::Freed(slot));
+        self.note_name(|_| NameNote::Freed(slot));
         match kind {
             FileKind::File if inode.is_written() => {
                 self.add_data_change(ObjectChange::Delete { object: self.data_object(slot, &inode) })

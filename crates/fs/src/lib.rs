@@ -10,6 +10,7 @@ mod deferred_free;
 mod directory;
 mod directory_names;
 mod error;
+mod file_rules;
 mod format;
 mod fs;
 mod heap_allocator;

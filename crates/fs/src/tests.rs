@@ -4,6 +4,7 @@
 
 mod crash_truncate;
 mod directory;
+mod file_rules;
 mod format;
 mod in_memory;
 mod model;

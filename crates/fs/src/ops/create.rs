@@ -181,7 +181,7 @@ impl FsTransaction<'_> {
         let kind = FileKind::CharDevice;
         let slot = self.make_unnamed(caller, directory, NewInode::Node { kind, mode: 0, device: 0 })?;
         let found = self.lookup_name(&self.inode(directory)?, name)?.ok_or(FsError::NotFound)?;
-        self.replace_name(directory, found, slot, kind)?;
+        self.replace_name(directory, (name, found), slot, kind)?;
         Ok(slot)
     }
 

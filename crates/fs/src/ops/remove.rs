@@ -13,7 +13,7 @@ impl FsTransaction<'_> {
         if found.kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
         }
-        self.remove_name(directory, name)?;
+        self.remove_name(directory, name, found.slot)?;
         self.drop_link(found.slot)
     }
 
@@ -26,7 +26,7 @@ impl FsTransaction<'_> {
         if !self.used_inode(found.slot)?.0.root().is_none() {
             return Err(FsError::NotEmpty);
         }
-        self.remove_name(directory, name)?;
+        self.remove_name(directory, name, found.slot)?;
         self.drop_directory(directory, found.slot)
     }
 

@@ -61,8 +61,8 @@ impl FsTransaction<'_> {
         }
         self.log_bypassed_pages(one_found.slot)?;
         self.log_bypassed_pages(other_found.slot)?;
-        self.replace_name(one_slot, one_found, other_found.slot, other_found.kind)?;
-        self.replace_name(other_slot, other_found, one_found.slot, one_found.kind)?;
+        self.replace_name(one_slot, (one.1, one_found), other_found.slot, other_found.kind)?;
+        self.replace_name(other_slot, (other.1, other_found), one_found.slot, one_found.kind)?;
         let is_directory = |found: FoundName| i64::from(found.kind == FileKind::Directory);
         let more = is_directory(other_found) - is_directory(one_found);
         if one_slot != other_slot && more != 0 {
@@ -120,12 +120,12 @@ impl FsTransaction<'_> {
         }
         self.log_bypassed_pages(moved.slot)?;
         match present {
-            Some(present) => self.replace_name(to_slot, present, moved.slot, moved.kind)?,
+            Some(present) => self.replace_name(to_slot, (to.1, present), moved.slot, moved.kind)?,
             None => self.add_name(to_slot, to.1, moved.slot, moved.kind)?,
         }
         let whiteout = match whiteout {
             Some(caller) => Some(self.white_out(caller, from_slot, from.1)?),
-            None => self.remove_name(from_slot, from.1).map(|()| None)?,
+            None => self.remove_name(from_slot, from.1, moved.slot).map(|()| None)?,
         };
         if is_directory && from_slot != to_slot {
             self.add_links(from_slot, -1)?;
@@ -146,6 +146,7 @@ impl Fs {
     /// Moves a name. After a crash exactly one of the two names leads to the file.
     pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), if_exists: IfExists, done: FsCompletion<()>) {
         let cost = cost::rename(self.levels(from.0), self.levels(to.0));
+        let done = self.then_step_rules(&[from], done);
         let from_name = from.1.to_vec();
         let from = from.0;
         let to_name = to.1.to_vec();
@@ -168,6 +169,7 @@ impl Fs {
         done: FsCompletion<Option<FileAttributes>>,
     ) {
         let cost = cost::rename_leaving_whiteout(self.levels(from.0), self.levels(to.0));
+        let done = self.then_step_rules(&[from], done);
         let from_name = from.1.to_vec();
         let from = from.0;
         let to_name = to.1.to_vec();
@@ -180,6 +182,7 @@ impl Fs {
 
     /// Exchanges the files of two names. After a crash both are exchanged, or none.
     pub fn exchange(&self, one: (Ino, &[u8]), other: (Ino, &[u8]), done: FsCompletion<()>) {
+        let done = self.then_step_rules(&[one, other], done);
         let one_name = one.1.to_vec();
         let one = one.0;
         let other_name = other.1.to_vec();
