@@ -37,6 +37,10 @@ const LOCKED_BYTES: usize = 4 << 10;
 /// Bytes of paths that a step matches: some 3000 paths, which take about 3 ms.
 pub(crate) const STEP_BYTES: usize = 128 << 10;
 
+/// Names of one file with rules about files. The next ones are ignored, so that a file with thousands of names
+/// costs no more than others.
+pub(crate) const NAMES_MAX: usize = 16;
+
 /// Locks of the table, so that a look-up seldom meets another one, and never waits while a large map grows.
 const SHARDS: usize = 64;
 
@@ -117,7 +121,9 @@ impl FileRuleTable {
             Some(mask) => {
                 let names = shard.entry(ino).or_default();
                 names.retain(|known| known.name != name);
-                names.push(NameMask { name, mask });
+                if names.len() < NAMES_MAX {
+                    names.push(NameMask { name, mask });
+                }
             }
             None => {
                 let Some(names) = shard.get_mut(&ino) else { return };
@@ -316,10 +322,10 @@ impl FsCore {
 }
 
 impl Fs {
-    /// Sets the rules for [`rules_of`](Fs::rules_of).
+    /// Sets the rules for [`rules_of`](Fs::rules_of). Before the first call, no rule holds for any file.
     ///
     /// If a rule is about files, walks the whole tree before it returns. Other operations go on meanwhile. Until
-    /// the walk is at a file, the file has the mask of files that no pattern matches.
+    /// the walk has reached a file, only the rules without a condition about files hold for it.
     pub fn set_rules(&self, rules: Arc<RuleSet>) {
         let core = self.core();
         let table = &core.rule_table;
@@ -338,9 +344,9 @@ impl Fs {
     /// The rules that hold for a file: those whose patterns match a path of the file, and those without a
     /// condition about files. Quick enough to be called for each request, and never waits for an operation.
     ///
-    /// A file with several names has the rules of all of them. A file that lost its last name while open keeps
-    /// the rules of that name, until new rules are set. No pattern matches names in a directory whose path is
-    /// longer than 4 KiB.
+    /// A file with several names has the rules of all of them; if patterns match more than 16 names, of the first
+    /// 16. A file that lost its last name while open keeps the rules of that name, until new rules are set. No
+    /// pattern matches names in a directory whose path is longer than 4 KiB.
     ///
     /// An operation that gives a file a name completes after the mask is set. After a directory with thousands of
     /// files below was renamed, some have their old masks until [`step_rules`](Fs::step_rules) was called often

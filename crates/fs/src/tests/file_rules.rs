@@ -6,7 +6,7 @@ use super::model::{ModelFs, ModelSubject};
 use super::random::Source;
 use super::simulated_stack::SimulatedStack;
 use crate::Fs;
-use crate::file_rules::{FileRuleKeeper, FileRuleTable, PATH_BYTES_MAX, STEP_BYTES};
+use crate::file_rules::{FileRuleKeeper, FileRuleTable, NAMES_MAX, PATH_BYTES_MAX, STEP_BYTES};
 use crate::types::{FileKind, IfExists, Ino};
 use device::SeededRng;
 use request::{RuleMask, RuleSet};
@@ -203,6 +203,19 @@ fn a_file_with_several_names_has_the_rules_of_all() {
     fs.unlink(ROOT, "file");
     assert_eq!(fs.rules_of(file), both);
     fs.unlink(wal, "file");
+    assert_eq!(fs.rules_of(file), DUMP);
+}
+
+#[test]
+fn names_beyond_the_limit_are_ignored() {
+    let (fs, wal, dump) = RuledFs::new();
+    let file = fs.file(wal, "0");
+    (1..NAMES_MAX).for_each(|number| fs.link(file, wal, &number.to_string()));
+    fs.link(file, dump, "ignored");
+    assert_eq!(fs.rules_of(file), WAL);
+    (0..NAMES_MAX).for_each(|number| fs.unlink(wal, &number.to_string()));
+    assert_eq!(fs.rules_of(file), PLAIN);
+    fs.set_rules(RULES);
     assert_eq!(fs.rules_of(file), DUMP);
 }
 
