@@ -14,9 +14,6 @@
 use fuse::TaskTable;
 use request::{RequestClass, RuleMask, RuleSet};
 use std::hint::black_box;
-use std::sync::mpsc::channel;
-use std::thread;
-use std::time::Duration;
 
 const OPERATIONS: u32 = 20_000;
 /// Threads of a server, with thread ids in a row.
@@ -36,15 +33,11 @@ fn one_decision(rules: &RuleSet, task: RuleMask, file: RuleMask) -> (u8, Request
 
 fn main() {
     let (table, mut keeper) = TaskTable::new(RuleMask::NONE);
-    let (stop, stopped) = channel();
-    let kept = thread::spawn(move || keeper.run(&stopped, |task| Ok(RuleMask(task.into()))));
     for task in 1..=TASKS {
         while table.rules_of(task) != RuleMask(task.into()) {
-            thread::sleep(Duration::from_millis(1));
+            keeper.step(&mut |task| Ok(RuleMask(task.into())));
         }
     }
-    drop(stop);
-    kept.join().expect("no panic");
     let rules = RuleSet::parse("critical file=/log\nbackground nice=10..19").expect("rules");
     for number in 0..OPERATIONS {
         let task = 1 + number % TASKS;

@@ -2,7 +2,7 @@
 
 use crate::task_table::{TaskTable, TaskTableKeeper, TaskTableStatus};
 use arc_swap::ArcSwapOption;
-use request::{Origin, RuleSet};
+use request::{Origin, RuleMask, RuleSet};
 use std::sync::Arc;
 
 /// The rules in force for a mount: none at first. Whoever changes the rules shares it with the server.
@@ -19,7 +19,7 @@ struct RulesInForce {
 }
 
 impl RequestClasses {
-    /// Puts `rules` in force. Until the keeper [runs](TaskTableKeeper::run), rules about tasks hold for none.
+    /// Puts `rules` in force. Until the keeper [takes steps](TaskTableKeeper::step), rules about tasks hold for none.
     pub fn set_rules(&self, rules: Arc<RuleSet>) -> TaskTableKeeper {
         let (tasks, keeper) = TaskTable::new(rules.unknown_task_mask());
         self.in_force.store(Some(Arc::new(RulesInForce { rules, tasks })));
@@ -31,12 +31,13 @@ impl RequestClasses {
         self.in_force.store(None);
     }
 
-    /// The origin of a request of this task, if rules are in force.
+    /// The origin of a request of this task, if rules are in force. `file_rules` are those that hold for its
+    /// file.
     #[inline]
-    pub(crate) fn origin(&self, task: u32) -> Option<Origin> {
+    pub(crate) fn origin(&self, task: u32, file_rules: impl FnOnce() -> RuleMask) -> Option<Origin> {
         let in_force = self.in_force.load();
         let RulesInForce { rules, tasks } = in_force.as_deref()?;
-        let (rule, class) = rules.decide(tasks.rules_of(task), rules.unnamed_file_mask());
+        let (rule, class) = rules.decide(tasks.rules_of(task), file_rules());
         Some(Origin { task, rule, class })
     }
 
@@ -54,14 +55,15 @@ mod tests {
     #[test]
     fn a_task_is_critical_until_it_is_known() {
         let classes = RequestClasses::default();
-        assert_eq!(classes.origin(7), None);
+        let every_rule = || RuleMask(!0);
+        assert_eq!(classes.origin(7, every_rule), None);
         let rules = Arc::new(RuleSet::parse("background title=tar").expect("rules"));
         let mut keeper = classes.set_rules(rules.clone());
-        assert_eq!(classes.origin(7).unwrap().class, RequestClass::Critical);
+        assert_eq!(classes.origin(7, every_rule).unwrap().class, RequestClass::Critical);
         keeper.step(&mut |_| Ok(rules.task_mask(&TaskFacts { title: "tar".into(), ..TaskFacts::default() })));
-        let origin = classes.origin(7);
+        let origin = classes.origin(7, every_rule);
         assert_eq!(origin, Some(Origin { task: 7, rule: 0, class: RequestClass::Background }));
         classes.clear();
-        assert_eq!(classes.origin(7), None);
+        assert_eq!(classes.origin(7, every_rule), None);
     }
 }

@@ -76,7 +76,7 @@ impl FuseServer {
 
     /// Performs a request. The reply is sent before this returns, or later by another thread.
     pub(crate) fn serve(&self, header: &RequestHeader, op: FuseOp<'_>, reply: PendingReply) {
-        match self.parts.classes.origin(header.pid) {
+        match self.parts.classes.origin(header.pid, || self.fs.rules_of(Ino(header.node))) {
             Some(origin) => {
                 let of_origin = FuseServer { fs: self.fs.by(origin), parts: self.parts.clone() };
                 of_origin.perform(header, op, reply);

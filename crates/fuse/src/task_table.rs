@@ -13,7 +13,6 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use host::TaskReadError;
 use request::RuleMask;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 pub(crate) const SETS: usize = 1024;
@@ -181,25 +180,15 @@ pub struct TaskTableKeeper {
 }
 
 impl TaskTableKeeper {
-    /// Keeps the table until `stop` is closed. `read` returns the rules that hold for a task. It may wait for the
-    /// task's memory, and with it for requests that are not yet answered.
-    pub fn run(&mut self, stop: &Receiver<()>, mut read: impl FnMut(u32) -> Result<RuleMask, TaskReadError>) {
-        loop {
-            self.step(&mut read);
-            let is_empty = self.table.status().tasks == 0;
-            let rest = if is_empty { EMPTY_STEP_EVERY } else { STEP_EVERY };
-            if stop.recv_timeout(rest) != Err(RecvTimeoutError::Timeout) {
-                return;
-            }
-        }
-    }
-
-    /// Enters some of the noted tasks, and reads a hundredth of the table again.
-    pub(crate) fn step(&mut self, read: &mut impl FnMut(u32) -> Result<RuleMask, TaskReadError>) {
+    /// Enters some of the noted tasks, and reads a hundredth of the table again. `read` returns the rules that
+    /// hold for a task. It may wait for the task's memory, and with it for requests that are not yet answered.
+    /// Returns how long to rest before the next step.
+    pub fn step(&mut self, read: &mut impl FnMut(u32) -> Result<RuleMask, TaskReadError>) -> Duration {
         self.enter_noted(read);
         for _ in 0..REFRESHED_SETS_PER_STEP {
             self.refresh_next_set(read);
         }
+        if self.table.status().tasks == 0 { EMPTY_STEP_EVERY } else { STEP_EVERY }
     }
 
     fn enter_noted(&mut self, read: &mut impl FnMut(u32) -> Result<RuleMask, TaskReadError>) {
@@ -277,9 +266,7 @@ mod tests {
     use super::*;
     use request::RuleSet;
     use std::collections::HashMap;
-    use std::sync::mpsc::channel;
     use std::thread;
-    use std::time::Instant;
 
     const UNKNOWN: RuleMask = RuleMask(1 << 63);
     const STEPS_PER_ROUND: usize = SETS.div_ceil(REFRESHED_SETS_PER_STEP);
@@ -409,23 +396,17 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_found_by_its_facts_until_the_keeper_stops() {
+    fn a_thread_is_found_by_its_facts() {
         let rules = RuleSet::parse("background thread=a-task").expect("rules");
         let (table, mut keeper) = TaskTable::new(rules.unknown_task_mask());
-        let (stop, stopped) = channel();
-        let read = move |task| host::read_task(task).map(|task| rules.task_mask(&task.facts));
-        let kept = thread::spawn(move || keeper.run(&stopped, read));
+        let mut read = move |task| host::read_task(task).map(|task| rules.task_mask(&task.facts));
         let looked_up = move || {
             let task = rustix::thread::gettid().as_raw_pid() as u32;
-            let started = Instant::now();
-            while table.rules_of(task) != RuleMask(1) && started.elapsed() < Duration::from_secs(20) {
-                thread::sleep(Duration::from_millis(5));
-            }
+            assert_eq!(table.rules_of(task), RuleMask::NONE, "it is new");
+            keeper.step(&mut read);
             table.rules_of(task)
         };
         let found = thread::Builder::new().name("a-task".into()).spawn(looked_up).expect("a thread").join();
         assert_eq!(found.expect("no panic"), RuleMask(1));
-        drop(stop);
-        kept.join().expect("no panic");
     }
 }

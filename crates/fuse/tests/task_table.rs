@@ -51,7 +51,9 @@ fn model(rules_of: fn(&TaskTable, u32) -> RuleMask) {
         }
     };
     let readers: Vec<_> = (0..READERS).map(|_| thread::spawn(look_up.clone())).collect();
-    (0..2).for_each(|_| keeper.step(&mut read));
+    (0..2).for_each(|_| {
+        keeper.step(&mut read);
+    });
     readers.into_iter().for_each(|reader| reader.join().expect("no panic"));
 }
 

@@ -84,7 +84,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     }
     let stack = StorageStack::open(media, settings, access, &args.volume)?;
     let data = stack.store.settings().data.unwrap_or(DATA_MODE);
-    let policy = WritePolicy::new(Cache::clone(&stack.cache), streams, data, choice);
+    let policy =
+        WritePolicy::new((Cache::clone(&stack.cache), fs::Fs::clone(&stack.fs)), streams, data, choice);
     stack.media.warn_of_readers();
     stack.media.warn_of_page_cache();
     // Memory reclaim must not make the daemon wait for its own write-back. The call needs privilege, and the

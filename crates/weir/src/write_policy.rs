@@ -3,12 +3,14 @@
 use crate::error::WeirError;
 use crate::rules;
 use cache::Cache;
+use fs::Fs;
 use fuse::RequestClasses;
 use request::{BufferPolicy, RuleSet};
 use std::path::Path;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
 use store::DataMode;
 
 /// A policy, and the user's rules, which only the `critical` policies follow.
@@ -50,6 +52,7 @@ pub(crate) struct StreamSettings {
 /// Data mode and policy, and what follows them.
 pub(crate) struct WritePolicy {
     cache: Cache,
+    fs: Fs,
     classes: Arc<RequestClasses>,
     streams: StreamSettings,
     in_force: Mutex<PolicyInForce>,
@@ -59,8 +62,8 @@ pub(crate) struct WritePolicy {
 pub(crate) struct PolicyInForce {
     pub(crate) data: DataMode,
     choice: Option<PolicyChoice>,
-    /// Ends the thread that looks at tasks when it is dropped.
-    _task_reader: Option<Sender<()>>,
+    /// Ends the thread that keeps the rules of tasks and files when it is dropped.
+    _rule_keeper: Option<Sender<()>>,
 }
 
 impl PolicyInForce {
@@ -78,13 +81,13 @@ impl PolicyInForce {
 impl WritePolicy {
     /// Puts data mode and policy in force.
     pub(crate) fn new(
-        cache: Cache,
+        (cache, fs): (Cache, Fs),
         streams: StreamSettings,
         data: DataMode,
         choice: Option<PolicyChoice>,
     ) -> WritePolicy {
-        let in_force = Mutex::new(PolicyInForce { data, choice: None, _task_reader: None });
-        let policy = WritePolicy { cache, classes: Arc::default(), streams, in_force };
+        let in_force = Mutex::new(PolicyInForce { data, choice: None, _rule_keeper: None });
+        let policy = WritePolicy { cache, fs, classes: Arc::default(), streams, in_force };
         policy.apply(&mut policy.in_force(), choice);
         policy
     }
@@ -134,22 +137,36 @@ impl WritePolicy {
 
     fn apply(&self, in_force: &mut PolicyInForce, choice: Option<PolicyChoice>) {
         let rules = choice.as_ref().map(|choice| choice.policy.rules_in_force(choice.rules.clone()));
+        let rules = Arc::new(rules.unwrap_or_default());
         in_force.choice = choice;
         // Masks of two rule sets must not meet.
         self.classes.clear();
-        in_force._task_reader = rules.filter(|rules| !rules.rules().is_empty()).and_then(|rules| {
-            let rules = Arc::new(rules);
-            let mut keeper = self.classes.set_rules(rules.clone());
-            let (reader, stop) = channel();
-            let read = move |task| host::read_task(task).map(|found| rules.task_mask(&found.facts));
-            // Without the thread, rules about tasks hold for no task.
-            let started = thread::Builder::new()
-                .name("task-rules".into())
-                .spawn(move || keeper.run(&stop, read))
-                .inspect_err(|error| tracing::warn!("rules about tasks hold for none: {error}"));
-            started.is_ok().then_some(reader)
-        });
+        in_force._rule_keeper = None;
+        self.fs.set_rules(rules.clone());
+        if !rules.rules().is_empty() {
+            in_force._rule_keeper = self.keep_rules(rules);
+        }
         self.set_cache(in_force);
+    }
+
+    /// Starts the thread that finds the rules that hold for tasks and renamed files. It ends when the result is
+    /// dropped.
+    fn keep_rules(&self, rules: Arc<RuleSet>) -> Option<Sender<()>> {
+        let mut tasks = self.classes.set_rules(rules.clone());
+        let fs = self.fs.clone();
+        let (keeper, stop) = channel();
+        let mut read_task = move |task| host::read_task(task).map(|found| rules.task_mask(&found.facts));
+        let keep = move || {
+            let mut rest = Duration::ZERO;
+            while stop.recv_timeout(rest) == Err(RecvTimeoutError::Timeout) {
+                rest = tasks.step(&mut read_task);
+                while fs.step_rules() {}
+            }
+        };
+        // Without the thread, rules about tasks hold for no task.
+        let started = thread::Builder::new().name("rules".into()).spawn(keep);
+        let started = started.inspect_err(|error| tracing::warn!("rules about tasks hold for none: {error}"));
+        started.is_ok().then_some(keeper)
     }
 
     fn set_cache(&self, in_force: &PolicyInForce) {

@@ -109,6 +109,31 @@ fn a_policy_decides_whose_syncs_are_logged_and_changes_at_once() {
 }
 
 #[test]
+fn a_policy_of_one_directory_follows_its_files_wherever_they_move() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    fs::create_dir_all(mounted.path("db/wal")).expect("directories");
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "file=/db/wal"]));
+    let logged = || mounted.status().counters.pages_logged_late;
+    let logged_for = |name: &str| {
+        let before = logged();
+        let file = fs::File::options().create(true).write(true).truncate(false).open(mounted.path(name));
+        let file = file.expect("a file");
+        file.write_all_at(&[7; 64 << 10], 0).expect("space");
+        file.sync_all().expect("a store that works");
+        logged() - before
+    };
+    assert_eq!([logged_for("db/wal/1"), logged_for("db/2")], [16, 0]);
+    fs::rename(mounted.path("db/wal/1"), mounted.path("db/1")).expect("a rename");
+    fs::rename(mounted.path("db/2"), mounted.path("db/wal/2")).expect("a rename");
+    assert_eq!([logged_for("db/1"), logged_for("db/wal/2")], [0, 16]);
+    mounted.unmount();
+}
+
+#[test]
 fn a_policy_and_rules_that_do_not_fit_are_refused() {
     let sandbox = Sandbox::formatted();
     let rules = sandbox.path("rules");
