@@ -37,5 +37,5 @@ pub use process::{SocketPeer, close_descriptors_on_exec, is_stopped, lock_holder
 pub use processor_times::ProcessorTimes;
 pub use shell::shell_quoted;
 pub use sparse::spare_bytes;
-pub use task::{TaskReadError, TaskSnapshot, read_task};
+pub use task::{TAG_VARIABLE, TaskReadError, TaskSnapshot, read_task};
 pub use write_out::write_out;

@@ -9,13 +9,16 @@ use std::io::{self, Read};
 
 /// As many bytes of a command line as are read.
 const TITLE_BYTES_MAX: u64 = 4096;
-/// More than the kernel prints in the other files.
+/// The variable that tags a process, and the processes that it starts. What a process changes in its own
+/// environment after its start does not count.
+pub const TAG_VARIABLE: &str = "WEIR_TAG";
+/// More than the kernel prints in the other files, except the environment.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// A task at the moment at which it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskSnapshot {
-    /// The facts that rules look at. /proc has no tags.
+    /// The facts that rules look at.
     pub facts: TaskFacts,
     /// When the thread started, in clock ticks since boot. Threads that had the same id differ in it.
     pub start_ticks: u64,
@@ -73,7 +76,9 @@ pub fn read_task(id: u32) -> Result<TaskSnapshot, TaskReadError> {
     let uid = parse_effective_uid(&status).ok_or_else(|| TaskReadError::unexpected("status"))?;
     let cgroup = parse_cgroup(&read("cgroup", FILE_BYTES_MAX)?);
     let title = parse_title(&read("cmdline", TITLE_BYTES_MAX)?);
-    let facts = TaskFacts { title, thread: stat.name, cgroup, uid, nice: stat.nice, tag: String::new() };
+    // Only root and the process's own user may read its environment.
+    let tag = read("environ", FILE_BYTES_MAX).map_or_else(|_| String::new(), |environ| parse_tag(&environ));
+    let facts = TaskFacts { title, thread: stat.name, cgroup, uid, nice: stat.nice, tag };
     Ok(TaskSnapshot { facts, start_ticks: stat.start_ticks })
 }
 
@@ -88,6 +93,15 @@ fn read_file(directory: &OwnedFd, name: &str, bytes_max: u64) -> io::Result<Vec<
 fn parse_title(cmdline: &[u8]) -> String {
     let title = String::from_utf8_lossy(cmdline).replace('\0', " ");
     title.trim_end().to_owned()
+}
+
+/// The value of [`TAG_VARIABLE`] in an environment.
+fn parse_tag(environ: &[u8]) -> String {
+    let of_tag = |variable: &[u8]| {
+        let value = variable.strip_prefix(TAG_VARIABLE.as_bytes())?.strip_prefix(b"=")?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    };
+    environ.split(|&byte| byte == 0).find_map(of_tag).unwrap_or_default()
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -135,6 +149,12 @@ mod tests {
     use std::thread;
 
     #[test]
+    fn a_tag_is_found_in_the_environment() {
+        assert_eq!(parse_tag(b"A=b\0WEIR_TAGS=x\0WEIR_TAG=background\0"), "background");
+        assert_eq!(parse_tag(b""), "");
+    }
+
+    #[test]
     fn threads_have_facts_of_their_own() {
         let (send, receive) = channel();
         let (end, ended) = channel::<()>();
@@ -157,11 +177,17 @@ mod tests {
         thread.join().expect("no panic");
     }
 
+    /// The facts about a child that was just started. Until its program is loaded, it has no title.
+    fn facts_of(child: &std::process::Child) -> TaskFacts {
+        let found = || read_task(child.id()).expect("it runs").facts;
+        std::iter::repeat_with(found).find(|facts| !facts.title.is_empty()).expect("it gets one")
+    }
+
     #[test]
     fn a_title_is_read_until_the_process_is_gone() {
         let mut child =
             Command::new("sleep").arg0("postgres: checkpointer ").arg("60").spawn().expect("a child");
-        let read = read_task(child.id()).expect("it runs").facts;
+        let read = facts_of(&child);
         child.kill().and_then(|()| child.wait()).expect("a child of ours");
         assert_eq!((read.title.as_str(), read.thread.as_str()), ("postgres: checkpointer  60", "sleep"));
         assert!(matches!(read_task(child.id()), Err(TaskReadError::Gone)));
@@ -171,7 +197,7 @@ mod tests {
     #[test]
     fn a_long_command_line_is_cut() {
         let mut child = Command::new("sleep").arg("60").args(["00"; 4096]).spawn().expect("a child");
-        let title = read_task(child.id()).expect("it runs").facts.title;
+        let title = facts_of(&child).title;
         child.kill().and_then(|()| child.wait()).expect("a child of ours");
         assert_eq!(title.len() as u64, TITLE_BYTES_MAX);
     }

@@ -50,7 +50,8 @@ impl BufferPolicy {
         }
     }
 
-    /// The rules in force, if the user gave `rules`, which only the `critical` policies follow.
+    /// The rules in force, if the user gave `rules`, which only the `critical` policies follow. These also
+    /// have two rules about tags.
     pub fn rules_in_force(&self, rules: RuleSet) -> RuleSet {
         match self {
             BufferPolicy::All | BufferPolicy::Sync => RuleSet::default(),
@@ -61,14 +62,14 @@ impl BufferPolicy {
                     rule(RequestClass::Background, None),
                 ])
             }
-            BufferPolicy::Critical(_) => rules,
+            BufferPolicy::Critical(_) => rules.with_tags(),
         }
     }
 }
 
 /// A rule for all tasks that comes from no file.
 fn rule(class: RequestClass, file: Option<RulePattern>) -> ClassRule {
-    ClassRule { line: 0, class, task: Vec::new(), file, share_percent: None }
+    ClassRule { line: 0, class, task: Vec::new(), file }
 }
 
 impl FromStr for BufferPolicy {
@@ -158,6 +159,6 @@ mod tests {
     fn a_users_rules_are_in_force_only_under_critical() {
         let rules = RuleSet::parse("background").expect("rules");
         let in_force = |word| parse(word).rules_in_force(rules.clone()).rules().len();
-        assert_eq!([in_force("all"), in_force("sync"), in_force("critical")], [0, 0, 1]);
+        assert_eq!([in_force("all"), in_force("sync"), in_force("critical")], [0, 0, 3]);
     }
 }

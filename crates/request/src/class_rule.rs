@@ -13,7 +13,6 @@ pub struct ClassRule {
     pub(crate) class: RequestClass,
     pub(crate) task: Vec<TaskCondition>,
     pub(crate) file: Option<RulePattern>,
-    pub(crate) share_percent: Option<u8>,
 }
 
 /// A condition about a task.
@@ -52,11 +51,6 @@ impl ClassRule {
     /// The class of requests that the rule decides.
     pub fn class(&self) -> RequestClass {
         self.class
-    }
-
-    /// The percentage of the buffer that its tasks may fill.
-    pub fn share_percent(&self) -> Option<u8> {
-        self.share_percent
     }
 
     /// Whether the rule has conditions about tasks.
@@ -104,10 +98,7 @@ impl Display for ClassRule {
         if let Some(pattern) = &self.file {
             write_pattern(f, "file", pattern)?;
         }
-        match self.share_percent {
-            Some(percent) => write!(f, " share={percent}%"),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 

@@ -30,8 +30,8 @@ impl RuleSet {
             let line = index + 1;
             match parse_line(line, text) {
                 Ok(None) => {}
-                Ok(Some(_)) if rules.len() == RuleSet::RULES_MAX => {
-                    let problem = format!("expected at most {} rules", RuleSet::RULES_MAX);
+                Ok(Some(_)) if rules.len() == RuleSet::USER_RULES_MAX => {
+                    let problem = format!("expected at most {} rules", RuleSet::USER_RULES_MAX);
                     errors.push(RuleError { line, problem });
                     break;
                 }
@@ -61,7 +61,7 @@ fn parse_line(line: usize, text: &str) -> Result<Option<ClassRule>, Vec<String>>
             RequestClass::Critical
         }
     };
-    let mut rule = ClassRule { line, class, task: Vec::new(), file: None, share_percent: None };
+    let mut rule = ClassRule { line, class, task: Vec::new(), file: None };
     for word in conditions {
         if let Err(problem) = rule.add(word) {
             problems.push(problem);
@@ -97,10 +97,9 @@ impl ClassRule {
             "nice" => self.add_task(TaskCondition::Nice(parse_nice(value)?)),
             "cgroup" => self.add_task(TaskCondition::Cgroup(pattern(PatternKind::Path)?)),
             "file" => self.file.replace(pattern(PatternKind::Path)?).is_none(),
-            "share" => self.share_percent.replace(parse_share(value)?).is_none(),
             _ => {
                 return Err(format!(
-                    "expected title, thread, cgroup, uid, nice, tag, file or share before `=`, not `{key}`"
+                    "expected title, thread, cgroup, uid, nice, tag or file before `=`, not `{key}`"
                 ));
             }
         };
@@ -126,13 +125,6 @@ fn parse_nice(value: &str) -> Result<RangeInclusive<i8>, String> {
         (Some(start), Some(end)) if start <= end => Ok(start..=end),
         _ => Err(format!("expected N or N..M after `nice=`, from -20 to 19, not `{value}`")),
     }
-}
-
-fn parse_share(value: &str) -> Result<u8, String> {
-    let percent = value.strip_suffix('%').and_then(|number| number.parse().ok());
-    percent
-        .filter(|percent| (1..=100).contains(percent))
-        .ok_or_else(|| format!("expected 1% to 100% after `share=`, not `{value}`"))
 }
 
 /// The words of a line, without its comment. Quotes keep blanks in a word.
@@ -170,7 +162,7 @@ mod tests {
     #[test]
     fn a_rule_prints_as_its_line() {
         let lines = [
-            "background title=\"a b*\" thread=c cgroup=/d uid=34 nice=10..19 tag=e file=/f/** share=25%",
+            "background title=\"a b*\" thread=c cgroup=/d uid=34 nice=10..19 tag=e file=/f/**",
             "critical nice=-20",
             "critical file=/a#b",
         ];
@@ -190,7 +182,7 @@ mod tests {
             "urgent title=a uid=root\n\
              background title=\"a\n\
              background title=a title=b\n\
-             critical file=pg_wal size=3 nice=20 share=0%\n\
+             critical file=pg_wal size=3 nice=20\n\
              critical title= thread={a\n\
              critical nice=5..1",
         );
@@ -200,9 +192,8 @@ mod tests {
             "line 2: expected a second `\"` after `title=\"a`",
             "line 3: expected `title=` once in a rule: `{a,b}` in a pattern matches either",
             "line 4: expected `/` or `**/` first after `file=`, not `pg_wal`",
-            "line 4: expected title, thread, cgroup, uid, nice, tag, file or share before `=`, not `size`",
+            "line 4: expected title, thread, cgroup, uid, nice, tag or file before `=`, not `size`",
             "line 4: expected N or N..M after `nice=`, from -20 to 19, not `20`",
-            "line 4: expected 1% to 100% after `share=`, not `0%`",
             "line 5: expected a condition such as `title=PATTERN`, not `title=`",
             "line 5: expected a pattern after `thread=`, not `{a`: unclosed alternate group; missing '}' (maybe escape \
              '{' with '[{]'?)",
@@ -214,8 +205,8 @@ mod tests {
     #[test]
     fn more_rules_than_bits_are_refused_once() {
         let rules = |count| "critical\n".repeat(count);
-        assert_eq!(printed(&rules(64)).len(), 64);
-        assert_eq!(errors(&rules(70)), ["line 65: expected at most 64 rules"]);
+        assert_eq!(printed(&rules(62)).len(), 62);
+        assert_eq!(errors(&rules(70)), ["line 63: expected at most 62 rules"]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Rules in their order, and the masks with which they decide quickly.
 
-use crate::class_rule::ClassRule;
+use crate::class_rule::{ClassRule, TaskCondition};
 use crate::origin::{Origin, RequestClass};
+use crate::pattern::{PatternKind, RulePattern};
 use crate::task_facts::TaskFacts;
 use std::ops::BitAnd;
 
@@ -48,10 +49,23 @@ impl RuleSet {
     /// The most rules: as many as a mask has bits.
     pub const RULES_MAX: usize = Origin::NO_RULE as usize;
 
+    /// The most rules of a file: two more are [weir's own](RuleSet::with_tags).
+    pub const USER_RULES_MAX: usize = RuleSet::RULES_MAX - 2;
+
     pub(crate) fn of(rules: Vec<ClassRule>) -> RuleSet {
         assert!(rules.len() <= RuleSet::RULES_MAX, "a mask has a bit for each rule");
         let background = mask_of(&rules, |rule| rule.class() == RequestClass::Background);
         RuleSet { rules, background }
+    }
+
+    /// These rules behind two others: a task that a user tagged `critical` or `background` is that.
+    pub(crate) fn with_tags(self) -> RuleSet {
+        let tagged = |class: RequestClass| {
+            let tag = RulePattern::new(class.name(), PatternKind::Text).expect("a word is a pattern");
+            ClassRule { line: 0, class, task: vec![TaskCondition::Tag(tag)], file: None }
+        };
+        let own = [RequestClass::Critical, RequestClass::Background].map(tagged);
+        RuleSet::of(own.into_iter().chain(self.rules).collect())
     }
 
     /// The rules, in their order.
@@ -147,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_last_of_sixty_four_rules_decides() {
-        let rules = parse(&("critical uid=1\n".repeat(63) + "background"));
+        let rules = parse(&("critical uid=1\n".repeat(61) + "background")).with_tags();
         let task = rules.task_mask(&TaskFacts::default());
         assert_eq!(rules.decide(task, rules.file_mask(b"/")), (63, RequestClass::Background));
     }

@@ -13,6 +13,6 @@ pub struct TaskFacts {
     pub uid: u32,
     /// The nice value, from -20 to 19.
     pub nice: i8,
-    /// The tag that a user gave it; empty if there is none.
+    /// `WEIR_TAG` of the environment with which its process began; empty if it has none.
     pub tag: String,
 }

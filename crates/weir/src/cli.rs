@@ -1,11 +1,11 @@
 //! The command line. The parser, the help texts and the man pages all come from these types.
 
 use crate::byte_size::ByteSize;
-use crate::option_values::{DATA_MODES, FETCH_MODES, KERNEL_CACHE_POLICIES, one_of, word_of};
+use crate::option_values::{CLASSES, DATA_MODES, FETCH_MODES, KERNEL_CACHE_POLICIES, one_of, word_of};
 use cache::{CacheSettings, FetchMode};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fuse::KernelCachePolicy;
-use request::BufferPolicy;
+use request::{BufferPolicy, RequestClass};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use store::DataMode;
@@ -48,6 +48,7 @@ pub(crate) enum WeirCommand {
     Grow(GrowArgs),
     Tune(TuneArgs),
     Rules(RulesArgs),
+    Class(ClassArgs),
     #[command(hide = true)]
     Order(RenamedArgs),
     ReplaceBuffer(ReplaceBufferArgs),
@@ -247,12 +248,12 @@ pub(crate) struct PolicyArgs {
     ///
     /// all: all data goes through the buffer. sync: whole pages bypass it until a program syncs their file.
     /// file=PATH: as sync, but nobody waits for anything else than the file PATH, or the files below it; PATH
-    /// begins with / at the mount's root. critical: as sync, but nobody waits for what --rules call
-    /// background: its pages bypass the buffer even when it syncs, and it leaves space to others. With `--data
-    /// journal` nothing bypasses the buffer.
+    /// begins with / at the mount's root. critical: as sync, but nobody waits for what `weir class` or --rules
+    /// call background: its pages bypass the buffer even when it syncs, and it leaves space to others. With
+    /// `--data journal` nothing bypasses the buffer.
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<BufferPolicy>,
-    /// The rules of --policy critical: see weir-rules(1)
+    /// A file with rules for --policy critical: see `weir rules --help`
     #[arg(long, value_name = "FILE")]
     pub(crate) rules: Option<PathBuf>,
 }
@@ -476,11 +477,28 @@ pub(crate) struct VolumeDeleteArgs {
     pub(crate) name: String,
 }
 
+/// Run a program as critical or as background, with all programs that it starts
+///
+/// Counts on mounts with `--policy critical`, before all rules. The program gets the variable WEIR_TAG in its
+/// environment, so `WEIR_TAG=background` in a systemd unit or a crontab has the same effect.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir class background -- tar -cf /backup/db.tar /mnt/db")]
+pub(crate) struct ClassArgs {
+    /// The class
+    #[arg(value_parser = one_of(CLASSES), value_name = "CLASS")]
+    pub(crate) class: RequestClass,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
 /// Check rules, which say for which programs and files the buffer is, and try them on a running program
 ///
 /// A rule is a line: `critical` or `background`, then conditions, which must all hold. `#` begins a comment.
 /// The first rule that matches a request decides its class. A request that no rule matches is critical.
-/// There are at most 64 rules.
+/// There are at most 62 rules.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Conditions:
@@ -489,9 +507,8 @@ Conditions:
   cgroup=PATTERN  the cgroup of the thread, or one above it
   uid=N           the number of the user
   nice=N..M       the nice value: from N to M, or N alone
-  tag=PATTERN     the tag that a user gave to the process
+  tag=PATTERN     WEIR_TAG in the environment with which the process began: see `weir class`
   file=PATTERN    the path of the file, which begins with / at the mount's root
-A rule may also have share=N%: the part of the buffer that its programs may fill.
 
 In a pattern, * matches any characters, ? one, [a-z] one of a range, and {a,b} either part. \\ takes
 the next character as it is. In cgroup and file, * and ? do not match a /; ** does. A pattern

@@ -65,8 +65,8 @@ pub(crate) enum WeirError {
     SameMedia { path: PathBuf },
     #[error("{}: {first}{}", path.display(), and_more(*more))]
     BadRules { path: PathBuf, first: RuleError, more: usize },
-    #[error("--policy {policy} needs --rules FILE")]
-    NoRules { policy: BufferPolicy },
+    #[error("{}: {source}", program.display())]
+    Run { program: PathBuf, source: io::Error },
     #[error("--rules: --policy {policy} follows no rules")]
     UnusedRules { policy: BufferPolicy },
     #[error("{option} {size}: {why}")]
@@ -379,7 +379,7 @@ impl WeirError {
             WeirError::BadRules { path, .. } => {
                 format!("`weir rules check {}` shows every error", shell_quoted(path)).into()
             }
-            WeirError::NoRules { .. } => "rules for some programs are in the directory rules/; see `weir rules --help`".into(),
+            WeirError::Run { .. } => "give the program's path, or its name if it is in PATH".into(),
             WeirError::UnusedRules { .. } => "use `--policy critical`, or leave out --rules".into(),
             WeirError::VolatileBuffer { store, .. } => help_about_volatile(store.as_deref()).into(),
             WeirError::NoSpace { .. } => "free some space there, or choose a smaller size (--size, --segment-size, --buffer-size)".into(),

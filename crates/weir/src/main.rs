@@ -3,6 +3,7 @@
 mod blank_check;
 mod byte_size;
 mod check;
+mod class;
 mod cli;
 mod control_address;
 mod control_client;
@@ -133,6 +134,7 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::Grow(args) => grow::run(&args).map(done),
         WeirCommand::Tune(args) => tune(&args).map(done),
         WeirCommand::Rules(args) => rules::run(&args.command),
+        WeirCommand::Class(args) => Err(class::run(&args)),
         WeirCommand::Order(args) => match args.arguments[0] {},
         WeirCommand::Volume(args) => volume::run(&args.command).map(done),
         WeirCommand::Trace(args) => Err(trace::run(&args)),

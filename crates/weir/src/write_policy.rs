@@ -31,13 +31,14 @@ impl PolicyChoice {
             (Some(policy), _) => policy.clone(),
             (None, Some(_)) => BufferPolicy::Critical(request::LendingLevel::None),
         };
-        let follows_rules = matches!(policy, BufferPolicy::Critical(_));
-        match rules_file {
-            Some(file) if follows_rules => Ok(Some(PolicyChoice { policy, rules: rules::load(file)? })),
-            Some(_) => Err(WeirError::UnusedRules { policy }),
-            None if follows_rules => Err(WeirError::NoRules { policy }),
-            None => Ok(Some(PolicyChoice { policy, rules: RuleSet::default() })),
-        }
+        let rules = match rules_file {
+            Some(_) if !matches!(policy, BufferPolicy::Critical(_)) => {
+                return Err(WeirError::UnusedRules { policy });
+            }
+            Some(file) => rules::load(file)?,
+            None => RuleSet::default(),
+        };
+        Ok(Some(PolicyChoice { policy, rules }))
     }
 }
 

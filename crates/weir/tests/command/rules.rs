@@ -17,7 +17,11 @@ struct Titled(Child);
 
 impl Titled {
     fn new(title: &str) -> Titled {
-        Titled(Command::new("sleep").arg0(title).arg("600").spawn().expect("sleep starts"))
+        let child = Command::new("sleep").arg0(title).arg("600").spawn().expect("sleep starts");
+        // Until the program is loaded, it has no title.
+        let command_line = || fs::read(format!("/proc/{}/cmdline", child.id())).expect("it runs");
+        while command_line().is_empty() {}
+        Titled(child)
     }
 }
 

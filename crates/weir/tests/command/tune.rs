@@ -109,6 +109,26 @@ fn a_policy_decides_whose_syncs_are_logged_and_changes_at_once() {
 }
 
 #[test]
+fn a_program_is_what_weir_class_says() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount_with(&["--policy", "critical"]);
+    let logged_for = |class: &str| {
+        let logged = || mounted.status().counters.pages_logged_late;
+        let before = logged();
+        // The first command lasts until the daemon has read the shell's environment.
+        let script = "for i in 1 2 3 4; do echo > a; sleep 0.1; done; exec dd if=/dev/zero of=b bs=64k count=1 conv=fsync";
+        succeeds(weir().args(["class", class, "--", "sh", "-c", script]).current_dir(mounted.dir()));
+        logged() - before
+    };
+    assert_eq!([logged_for("critical"), logged_for("background")], [16, 0]);
+    assert_says(&fails(weir().args(["class", "critical", "--", "/nothing/here"])), "/nothing/here");
+    mounted.unmount();
+}
+
+#[test]
 fn a_policy_of_one_directory_follows_its_files_wherever_they_move() {
     if !can_mount() {
         return;
@@ -140,8 +160,7 @@ fn a_policy_and_rules_that_do_not_fit_are_refused() {
     fs::write(&rules, "background titel=x\n").expect("a file");
     let rules = rules.to_str().expect("UTF-8");
     for (options, says) in [
-        (&["--policy", "critical"][..], "needs --rules"),
-        (&["--policy", "sync", "--rules", rules], "follows no rules"),
+        (&["--policy", "sync", "--rules", rules][..], "follows no rules"),
         (&["--policy", "critical", "--rules", rules], "rules: line 1: expected"),
     ] {
         let refused = fails(weir().arg("mount").args(options).arg(sandbox.store()).arg(sandbox.path("mnt")));
