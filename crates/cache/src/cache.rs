@@ -283,6 +283,11 @@ impl Cache {
         self.parts.committer.sync(origin, scope, then);
     }
 
+    /// Lends the priority of critical tasks to a background task. Stub.
+    pub fn lend(&self, _task: u32, _level: request::LendingLevel) -> bool {
+        true
+    }
+
     /// Does a bounded piece of background work in the caller's thread.
     pub fn step(&self, task: BackgroundTask) -> StepProgress {
         match task {
