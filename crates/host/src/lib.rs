@@ -17,6 +17,7 @@ mod processor_times;
 mod shell;
 mod sparse;
 mod task;
+mod task_wait;
 mod write_out;
 
 pub use disk::HostDisk;
@@ -33,9 +34,12 @@ pub use mount_table::{FuseMountOwner, MountEntry, MountTable};
 pub use open::{DiskAccess, ExistingFile, has_direct_io};
 pub use permissions::mode_if_public;
 pub use pm_qos::{PmQosRequest, PmQosUnavailable};
-pub use process::{SocketPeer, close_descriptors_on_exec, is_stopped, lock_holder, socket_peer};
+pub use process::{
+    SocketPeer, close_descriptors_on_exec, is_stopped, lock_holder, lock_holders, socket_peer,
+};
 pub use processor_times::ProcessorTimes;
 pub use shell::shell_quoted;
 pub use sparse::spare_bytes;
 pub use task::{TaskReadError, TaskSnapshot, read_task};
+pub use task_wait::{OpenInode, TaskWait, TaskWaitReader, process_threads};
 pub use write_out::write_out;

@@ -68,24 +68,52 @@ pub fn is_stopped(pid: u32) -> bool {
 /// `path` has no links. `None` if the kernel shows no such process.
 pub fn lock_holder(path: &Path) -> Result<Option<u32>, HostError> {
     let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
-    let locks = Path::new("/proc/locks");
-    let table = std::fs::read_to_string(locks).map_err(|error| HostError::of(locks, "reading it", error))?;
+    let table = read_locks()?;
     // Not the number that `stat` reports, which on btrfs is a subvolume's.
     let mounts = MountTable::read()?;
-    Ok(mounts.mount_of(path).and_then(|mount| parse_lock_holder(&table, mount.device, stat.st_ino)))
+    let Some(mount) = mounts.mount_of(path) else { return Ok(None) };
+    let mut holders = parse_lock_holders(&table, mount.device, stat.st_ino);
+    Ok(holders.find(|holder| holder.kind == "FLOCK").map(|holder| holder.pid))
+}
+
+/// The processes that hold a lock of any kind on an inode of the file system with this device number. Locks of
+/// open file descriptions have no process.
+pub fn lock_holders(device: (u32, u32), inode: u64) -> Result<Vec<u32>, HostError> {
+    let table = read_locks()?;
+    let mut pids: Vec<u32> = parse_lock_holders(&table, device, inode).map(|holder| holder.pid).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    Ok(pids)
+}
+
+fn read_locks() -> Result<String, HostError> {
+    let locks = Path::new("/proc/locks");
+    std::fs::read_to_string(locks).map_err(|error| HostError::of(locks, "reading it", error))
+}
+
+/// A process that holds a lock.
+#[derive(Debug, PartialEq, Eq)]
+struct LockHolder<'t> {
+    /// `FLOCK` or `POSIX`.
+    kind: &'t str,
+    pid: u32,
 }
 
 /// `1: FLOCK  ADVISORY  WRITE 708 fd:01:13107 0 EOF`: a process, and the file's device, in hexadecimal, and
 /// number. What waits for a lock has an arrow before its kind, and a process that we cannot see is 0.
-fn parse_lock_holder(table: &str, (major, minor): (u32, u32), inode: u64) -> Option<u32> {
+fn parse_lock_holders(
+    table: &str,
+    (major, minor): (u32, u32),
+    inode: u64,
+) -> impl Iterator<Item = LockHolder<'_>> {
     let wanted = format!("{major:02x}:{minor:02x}:{inode}");
-    table.lines().find_map(|line| {
+    table.lines().filter_map(move |line| {
         let mut fields = line.split_whitespace().skip(1);
-        let is_lock = fields.next() == Some("FLOCK");
+        let kind = fields.next().filter(|&kind| kind != "->")?;
         let pid = fields.nth(2)?;
         let file = fields.next()?;
         let pid = pid.parse().ok().filter(|&pid| pid > 0)?;
-        (is_lock && file == wanted).then_some(pid)
+        (file == wanted).then_some(LockHolder { kind, pid })
     })
 }
 
@@ -131,17 +159,20 @@ mod tests {
     }
 
     #[test]
-    fn lock_holder_is_found_and_waiters_are_ignored() {
+    fn lock_holders_are_found_and_waiters_are_ignored() {
         let table = "\
 1: POSIX  ADVISORY  WRITE 11 fe:10:77 0 EOF
 1: -> FLOCK  ADVISORY  WRITE 12 fe:10:77 0 EOF
 2: FLOCK  ADVISORY  WRITE 0 fe:10:77 0 EOF
 3: FLOCK  ADVISORY  READ 13 fe:10:78 0 EOF
 nonsense
-4: FLOCK  ADVISORY  READ 14 fe:10:77 0 EOF
+4: OFDLCK ADVISORY  WRITE -1 fe:10:77 0 EOF
+5: FLOCK  ADVISORY  READ 14 fe:10:77 0 EOF
 ";
-        assert_eq!(parse_lock_holder(table, (0xfe, 0x10), 77), Some(14));
-        assert_eq!(parse_lock_holder(table, (0xfe, 0x10), 79), None);
+        let holders = |inode| parse_lock_holders(table, (0xfe, 0x10), inode).collect::<Vec<_>>();
+        let holder = |kind, pid| LockHolder { kind, pid };
+        assert_eq!(holders(77), [holder("POSIX", 11), holder("FLOCK", 14)]);
+        assert_eq!(holders(79), []);
     }
 
     #[test]

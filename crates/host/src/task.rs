@@ -41,7 +41,7 @@ pub enum TaskReadError {
 }
 
 impl TaskReadError {
-    fn of(file: &'static str, source: io::Error) -> TaskReadError {
+    pub(crate) fn of(file: &'static str, source: io::Error) -> TaskReadError {
         match Errno::from_io_error(&source) {
             // A file that was open when its task ended fails with ESRCH.
             Some(Errno::NOENT | Errno::SRCH) => TaskReadError::Gone,

@@ -1,0 +1,356 @@
+//! Locks of the kernel that a task may wait for, from the system call that it is in.
+
+use crate::task::TaskReadError;
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Tasks whose file in /proc is kept open. Reading an open one takes a third of the time.
+const OPEN_MAX: usize = 128;
+
+/// Bytes of the longest line of /proc/TASK/syscall: nine numbers and blanks.
+const SYSCALL_BYTES_MAX: usize = 256;
+
+/// Locks of the kernel that a task may wait for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TaskWait {
+    /// Locks of these inodes, or of their pages.
+    Inodes(Vec<OpenInode>),
+    /// Locks of directories that the paths of the call lead through.
+    Directories,
+    /// A lock that a program holds on this file (`fcntl`, `flock`).
+    FileLock(OpenInode),
+    /// Nothing, or anything else.
+    Other,
+}
+
+/// An inode that a task has open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenInode {
+    /// The inode's number in its file system.
+    pub inode: u64,
+    /// The mount through which it was opened, as in the task's `mountinfo`.
+    pub mount_id: u64,
+}
+
+/// Reads which locks tasks may wait for. This takes the permission to trace a task.
+///
+/// None of what is read leads to a file system, so a reader cannot wait for the locks itself.
+#[derive(Debug, Default)]
+pub struct TaskWaitReader {
+    /// `/proc/TASK/syscall`, by task. Such a file stays about its task even if the thread id is reused.
+    open: HashMap<u32, File>,
+}
+
+impl TaskWaitReader {
+    /// The locks that a task may wait for at this moment.
+    pub fn read(&mut self, task: u32) -> Result<TaskWait, TaskReadError> {
+        let mut line = [0; SYSCALL_BYTES_MAX];
+        let len = self.read_syscall(task, &mut line).map_err(|error| {
+            self.open.remove(&task);
+            TaskReadError::of("syscall", error)
+        })?;
+        let Some(call) = SystemCall::parse(&line[..len]) else { return Ok(TaskWait::Other) };
+        let inode = |descriptor: u64| read_open_inode(task, descriptor);
+        match call.operands() {
+            CallOperands::Descriptors(descriptors) => {
+                let inodes = descriptors.iter().map(|&argument| inode(call.arguments[argument]));
+                let inodes: Vec<OpenInode> =
+                    inodes.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+                Ok(if inodes.is_empty() { TaskWait::Other } else { TaskWait::Inodes(inodes) })
+            }
+            CallOperands::Lock => {
+                let locked = inode(call.arguments[0])?;
+                Ok(locked.map_or(TaskWait::Other, TaskWait::FileLock))
+            }
+            CallOperands::Paths => Ok(TaskWait::Directories),
+            CallOperands::None => Ok(TaskWait::Other),
+        }
+    }
+
+    fn read_syscall(&mut self, task: u32, line: &mut [u8]) -> io::Result<usize> {
+        if let Some(open) = self.open.get(&task) {
+            match open.read_at(line, 0) {
+                // Its task is gone. Another one may have the id.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                done => return done,
+            }
+        }
+        if self.open.len() >= OPEN_MAX {
+            self.open.clear();
+        }
+        let opened = File::open(format!("/proc/{task}/syscall"))?;
+        let len = opened.read_at(line, 0)?;
+        self.open.insert(task, opened);
+        Ok(len)
+    }
+}
+
+/// The threads of a process, at most `max` of them; none if it is gone.
+pub fn process_threads(process: u32, max: usize) -> Vec<u32> {
+    let Ok(entries) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).take(max).collect()
+}
+
+/// A system call that a task is in.
+#[derive(Debug, PartialEq, Eq)]
+struct SystemCall {
+    number: libc::c_long,
+    arguments: [u64; 6],
+}
+
+/// The arguments of a system call that lead to locks.
+#[derive(Debug, PartialEq, Eq)]
+enum CallOperands {
+    /// The arguments with these numbers are descriptors.
+    Descriptors(&'static [usize]),
+    /// The call waits for a lock on its first argument.
+    Lock,
+    /// Some arguments are paths.
+    Paths,
+    /// None.
+    None,
+}
+
+impl SystemCall {
+    /// `18 0x3 0x7f00 …`: the call's number, its six arguments, stack and instruction. `None` for a task that
+    /// runs (`running`), or is in a page fault (`-1 …`).
+    fn parse(line: &[u8]) -> Option<SystemCall> {
+        let mut fields = std::str::from_utf8(line).ok()?.split_whitespace();
+        let number = fields.next()?.parse().ok().filter(|&number| number >= 0)?;
+        let mut arguments = [0; 6];
+        for argument in &mut arguments {
+            *argument = u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok()?;
+        }
+        Some(SystemCall { number, arguments })
+    }
+
+    fn operands(&self) -> CallOperands {
+        #[cfg(target_arch = "x86_64")]
+        if is_old_path_call(self.number) {
+            return CallOperands::Paths;
+        }
+        match self.number {
+            libc::SYS_read
+            | libc::SYS_readv
+            | libc::SYS_pread64
+            | libc::SYS_preadv
+            | libc::SYS_preadv2
+            | libc::SYS_write
+            | libc::SYS_writev
+            | libc::SYS_pwrite64
+            | libc::SYS_pwritev
+            | libc::SYS_pwritev2
+            | libc::SYS_fsync
+            | libc::SYS_fdatasync
+            | libc::SYS_ftruncate
+            | libc::SYS_fallocate
+            | libc::SYS_lseek
+            | libc::SYS_getdents64
+            | libc::SYS_fchmod
+            | libc::SYS_fchown
+            | libc::SYS_fsetxattr
+            | libc::SYS_fremovexattr
+            | libc::SYS_fgetxattr
+            | libc::SYS_flistxattr => CallOperands::Descriptors(&[0]),
+            libc::SYS_sendfile => CallOperands::Descriptors(&[0, 1]),
+            libc::SYS_copy_file_range | libc::SYS_splice => CallOperands::Descriptors(&[0, 2]),
+            libc::SYS_flock => CallOperands::Lock,
+            libc::SYS_fcntl => match self.arguments[1] as libc::c_int {
+                libc::F_SETLKW | libc::F_OFD_SETLKW => CallOperands::Lock,
+                _ => CallOperands::None,
+            },
+            libc::SYS_openat
+            | libc::SYS_openat2
+            | libc::SYS_newfstatat
+            | libc::SYS_statx
+            | libc::SYS_faccessat
+            | libc::SYS_faccessat2
+            | libc::SYS_readlinkat
+            | libc::SYS_mkdirat
+            | libc::SYS_mknodat
+            | libc::SYS_unlinkat
+            | SYS_RENAMEAT
+            | libc::SYS_renameat2
+            | libc::SYS_linkat
+            | libc::SYS_symlinkat
+            | libc::SYS_fchmodat
+            | libc::SYS_fchownat
+            | libc::SYS_utimensat
+            | libc::SYS_truncate
+            | libc::SYS_chdir
+            | libc::SYS_execve
+            | libc::SYS_execveat
+            | libc::SYS_statfs
+            | libc::SYS_setxattr
+            | libc::SYS_lsetxattr
+            | libc::SYS_getxattr
+            | libc::SYS_lgetxattr
+            | libc::SYS_listxattr
+            | libc::SYS_llistxattr
+            | libc::SYS_removexattr
+            | libc::SYS_lremovexattr => CallOperands::Paths,
+            _ => CallOperands::None,
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+const SYS_RENAMEAT: libc::c_long = libc::SYS_renameat;
+/// The crate `libc` lacks it on other architectures, which share their numbers.
+#[cfg(not(target_arch = "x86_64"))]
+const SYS_RENAMEAT: libc::c_long = 38;
+
+/// Whether a call takes a path and exists only on older architectures.
+#[cfg(target_arch = "x86_64")]
+fn is_old_path_call(number: libc::c_long) -> bool {
+    matches!(
+        number,
+        libc::SYS_open
+            | libc::SYS_creat
+            | libc::SYS_stat
+            | libc::SYS_lstat
+            | libc::SYS_access
+            | libc::SYS_readlink
+            | libc::SYS_mkdir
+            | libc::SYS_rmdir
+            | libc::SYS_mknod
+            | libc::SYS_unlink
+            | libc::SYS_rename
+            | libc::SYS_link
+            | libc::SYS_symlink
+            | libc::SYS_chmod
+            | libc::SYS_chown
+            | libc::SYS_lchown
+            | libc::SYS_utime
+            | libc::SYS_utimes
+            | libc::SYS_futimesat
+    )
+}
+
+/// The inode behind a descriptor of a task; `None` for a descriptor that is not open.
+fn read_open_inode(task: u32, descriptor: u64) -> Result<Option<OpenInode>, TaskReadError> {
+    // Never `stat` through /proc/TASK/fd: that asks the file system, and so may wait for the lock.
+    let path = format!("/proc/{task}/fdinfo/{}", descriptor as libc::c_int);
+    match fs::read_to_string(path).map_err(|error| TaskReadError::of("fdinfo", error)) {
+        Ok(text) => Ok(parse_open_inode(&text)),
+        Err(TaskReadError::Gone) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// `mnt_id:` and `ino:`, which Linux has since 5.14.
+fn parse_open_inode(fdinfo: &str) -> Option<OpenInode> {
+    let value = |name| fdinfo.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    Some(OpenInode { inode: value("ino:")?, mount_id: value("mnt_id:")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{FlockOperation, flock};
+    use rustix::thread::gettid;
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    fn call(number: libc::c_long, arguments: [u64; 6]) -> CallOperands {
+        SystemCall { number, arguments }.operands()
+    }
+
+    #[test]
+    fn a_line_is_a_call_or_none() {
+        let line = b"18 0x3 0x7f5e0 0x2000 0x10 0x0 0xffffffffffffff9c 0x7ffd 0x7f5f\n";
+        let expected = SystemCall { number: 18, arguments: [3, 0x7f5e0, 0x2000, 0x10, 0, u64::MAX - 99] };
+        assert_eq!(SystemCall::parse(line), Some(expected));
+        for other in [&b"running\n"[..], b"-1 0x7ffd 0x7f5f\n", b"", b"18 0x3 0x7f5e0", b"18 3 4 5 6 7 8"] {
+            assert_eq!(SystemCall::parse(other), None);
+        }
+    }
+
+    #[test]
+    fn arguments_lead_to_locks() {
+        assert_eq!(call(libc::SYS_pwrite64, [3; 6]), CallOperands::Descriptors(&[0]));
+        assert_eq!(call(libc::SYS_copy_file_range, [3; 6]), CallOperands::Descriptors(&[0, 2]));
+        assert_eq!(call(libc::SYS_renameat2, [3; 6]), CallOperands::Paths);
+        assert_eq!(call(libc::SYS_futex, [3; 6]), CallOperands::None);
+        let fcntl = |command: libc::c_int| call(libc::SYS_fcntl, [3, command as u64, 0, 0, 0, 0]);
+        assert_eq!(fcntl(libc::F_SETLKW), CallOperands::Lock);
+        assert_eq!(fcntl(libc::F_OFD_SETLKW), CallOperands::Lock);
+        assert_eq!(fcntl(libc::F_GETFD), CallOperands::None);
+    }
+
+    #[test]
+    fn a_descriptor_has_an_inode_and_a_mount() {
+        let text = "pos:\t0\nflags:\t0100002\nmnt_id:\t31\nino:\t1234\nlock:\t1: FLOCK\n";
+        assert_eq!(parse_open_inode(text), Some(OpenInode { inode: 1234, mount_id: 31 }));
+        assert_eq!(parse_open_inode("pos:\t0\nmnt_id:\t31\n"), None);
+    }
+
+    /// Runs `block` in another thread until the thread waits as `is_wanted`, then calls `release`.
+    fn wait_of(
+        block: impl FnOnce() + Send + 'static,
+        is_wanted: impl Fn(&TaskWait) -> bool,
+        release: impl FnOnce(),
+    ) -> TaskWait {
+        let (send, receive) = channel();
+        let thread = thread::spawn(move || {
+            send.send(gettid().as_raw_pid() as u32).expect("the test waits");
+            block();
+        });
+        let task = receive.recv().expect("a thread id");
+        let mut reader = TaskWaitReader::default();
+        let begun = Instant::now();
+        let found = loop {
+            // The parent of all threads may always trace them.
+            let found = reader.read(task).expect("a thread of this process");
+            if is_wanted(&found) || begun.elapsed() > Duration::from_secs(20) {
+                break found;
+            }
+            thread::sleep(Duration::from_millis(1));
+        };
+        release();
+        thread.join().expect("no panic");
+        assert!(matches!(reader.read(task), Err(TaskReadError::Gone)));
+        found
+    }
+
+    #[test]
+    fn a_blocked_read_names_its_file() {
+        let (mut read, write) = io::pipe().expect("a pipe");
+        let path = format!("/proc/self/fd/{}", read.as_raw_fd());
+        let inode = fs::metadata(path).expect("open").ino();
+        let found = wait_of(
+            move || assert_eq!(read.read(&mut [0]).expect("the end"), 0),
+            |wait| matches!(wait, TaskWait::Inodes(inodes) if inodes[0].inode == inode),
+            move || drop(write),
+        );
+        assert!(matches!(found, TaskWait::Inodes(inodes) if inodes[0].inode == inode));
+    }
+
+    #[test]
+    fn a_wait_for_a_file_lock_names_the_file() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let inode = file.as_file().metadata().expect("open").ino();
+        flock(file.as_file(), FlockOperation::LockExclusive).expect("free");
+        let other = file.reopen().expect("the file");
+        let found = wait_of(
+            move || flock(&other, FlockOperation::LockExclusive).expect("it is freed"),
+            |wait| matches!(wait, TaskWait::FileLock(_)),
+            || flock(file.as_file(), FlockOperation::Unlock).expect("it was held"),
+        );
+        assert!(matches!(found, TaskWait::FileLock(locked) if locked.inode == inode));
+    }
+
+    #[test]
+    fn threads_are_those_of_the_process() {
+        let own = gettid().as_raw_pid() as u32;
+        assert!(process_threads(std::process::id(), usize::MAX).contains(&own));
+        assert_eq!(process_threads(std::process::id(), 1).len(), 1);
+        assert_eq!(process_threads(0, 9), []);
+    }
+}
