@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 mod attributes;
+mod background_requests;
 mod connection;
 mod errno;
 mod error_log;
@@ -18,6 +19,7 @@ mod sync;
 mod task_table;
 mod xattr;
 
+pub use background_requests::{BackgroundRequest, BackgroundRequests, LockedInodes};
 pub use kernel_settings::{KernelCachePolicy, configure_kernel};
 pub use latency::{LatencySummary, OpClass, OpLatencies, RequestCounter};
 pub use request_classes::RequestClasses;

@@ -1,5 +1,6 @@
 //! Decides who makes a request, and whether somebody waits for it, from the rules in force.
 
+use crate::background_requests::BackgroundRequests;
 use crate::task_table::{TaskTable, TaskTableKeeper, TaskTableStatus};
 use arc_swap::ArcSwapOption;
 use request::{Origin, RuleSet};
@@ -16,13 +17,20 @@ pub struct RequestClasses {
 struct RulesInForce {
     rules: Arc<RuleSet>,
     tasks: Arc<TaskTable>,
+    /// Lists background requests, if a thread looks at them.
+    background: Option<Arc<BackgroundRequests>>,
 }
 
 impl RequestClasses {
-    /// Puts `rules` in force. Until the keeper [runs](TaskTableKeeper::run), rules about tasks hold for none.
-    pub fn set_rules(&self, rules: Arc<RuleSet>) -> TaskTableKeeper {
+    /// Puts `rules` in force, and lists later background requests in `background`. Until the keeper
+    /// [runs](TaskTableKeeper::run), rules about tasks hold for none.
+    pub fn set_rules(
+        &self,
+        rules: Arc<RuleSet>,
+        background: Option<Arc<BackgroundRequests>>,
+    ) -> TaskTableKeeper {
         let (tasks, keeper) = TaskTable::new(rules.unknown_task_mask());
-        self.in_force.store(Some(Arc::new(RulesInForce { rules, tasks })));
+        self.in_force.store(Some(Arc::new(RulesInForce { rules, tasks, background })));
         keeper
     }
 
@@ -35,9 +43,14 @@ impl RequestClasses {
     #[inline]
     pub(crate) fn origin(&self, task: u32) -> Option<Origin> {
         let in_force = self.in_force.load();
-        let RulesInForce { rules, tasks } = in_force.as_deref()?;
+        let RulesInForce { rules, tasks, .. } = in_force.as_deref()?;
         let (rule, class) = rules.decide(tasks.rules_of(task), rules.unnamed_file_mask());
         Some(Origin { task, rule, class })
+    }
+
+    /// The list of background requests, if there is one.
+    pub(crate) fn background(&self) -> Option<Arc<BackgroundRequests>> {
+        self.in_force.load().as_deref()?.background.clone()
     }
 
     /// What is known about tasks, if rules are in force.
@@ -56,7 +69,7 @@ mod tests {
         let classes = RequestClasses::default();
         assert_eq!(classes.origin(7), None);
         let rules = Arc::new(RuleSet::parse("background title=tar").expect("rules"));
-        let mut keeper = classes.set_rules(rules.clone());
+        let mut keeper = classes.set_rules(rules.clone(), None);
         assert_eq!(classes.origin(7).unwrap().class, RequestClass::Critical);
         keeper.step(&mut |_| Ok(rules.task_mask(&TaskFacts { title: "tar".into(), ..TaskFacts::default() })));
         let origin = classes.origin(7);

@@ -139,7 +139,7 @@ impl WritePolicy {
         self.classes.clear();
         in_force._task_reader = rules.filter(|rules| !rules.rules().is_empty()).and_then(|rules| {
             let rules = Arc::new(rules);
-            let mut keeper = self.classes.set_rules(rules.clone());
+            let mut keeper = self.classes.set_rules(rules.clone(), None);
             let (reader, stop) = channel();
             let read = move |task| host::read_task(task).map(|found| rules.task_mask(&found.facts));
             // Without the thread, rules about tasks hold for no task.
