@@ -25,7 +25,7 @@ pub use latency::{LatencySummary, OpClass, OpLatencies, RequestCounter};
 pub use request_classes::RequestClasses;
 pub use server::FuseServer;
 pub use session::{FuseSession, MountOptions, mount};
-pub use task_table::{TaskTable, TaskTableKeeper, TaskTableStatus};
+pub use task_table::{TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus};
 
 #[cfg(fuzzing)]
 pub mod fuzz;

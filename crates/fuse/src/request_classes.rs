@@ -1,7 +1,7 @@
 //! Decides who makes a request, and whether somebody waits for it, from the rules in force.
 
 use crate::background_requests::BackgroundRequests;
-use crate::task_table::{TaskTable, TaskTableKeeper, TaskTableStatus};
+use crate::task_table::{TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus};
 use arc_swap::ArcSwapOption;
 use request::{Origin, RuleSet};
 use std::sync::Arc;
@@ -53,6 +53,14 @@ impl RequestClasses {
         self.in_force.load().as_deref()?.background.clone()
     }
 
+    /// Up to `tasks_max` tasks that sent requests in the last seconds, and whose requests are critical, at least
+    /// those to some files. If there are more, a call continues at `cursor`, where the last one ended.
+    pub fn recent_critical_tasks(&self, cursor: &mut TaskCursor, tasks_max: usize) -> Vec<u32> {
+        let in_force = self.in_force.load();
+        let Some(RulesInForce { rules, tasks, .. }) = in_force.as_deref() else { return Vec::new() };
+        tasks.select(cursor, tasks_max, |mask| rules.may_be_critical(mask))
+    }
+
     /// What is known about tasks, if rules are in force.
     pub fn task_status(&self) -> Option<TaskTableStatus> {
         self.in_force.load().as_deref().map(|in_force| in_force.tasks.status())
@@ -76,5 +84,18 @@ mod tests {
         assert_eq!(origin, Some(Origin { task: 7, rule: 0, class: RequestClass::Background }));
         classes.clear();
         assert_eq!(classes.origin(7), None);
+    }
+
+    #[test]
+    fn tasks_that_are_background_for_all_files_are_left_out() {
+        let classes = RequestClasses::default();
+        let rules = Arc::new(RuleSet::parse("background title=tar\ncritical file=/a").expect("rules"));
+        let mut keeper = classes.set_rules(rules.clone(), None);
+        assert!((7..10).all(|task| classes.origin(task).is_some()));
+        keeper.step(&mut |task| {
+            let title = if task == 8 { "tar" } else { "sh" };
+            Ok(rules.task_mask(&TaskFacts { title: title.into(), ..TaskFacts::default() }))
+        });
+        assert_eq!(classes.recent_critical_tasks(&mut TaskCursor::default(), 64), [7, 9]);
     }
 }
