@@ -1,15 +1,17 @@
 //! Which writes bypass the buffer, and for whom: the store's data mode, and the policy of this mount.
 
 use crate::error::WeirError;
+use crate::lender::{LenderThread, LendingCounters, LendingMount};
 use crate::rules;
 use cache::Cache;
-use fuse::RequestClasses;
-use request::{BufferPolicy, RuleSet};
-use std::path::Path;
+use fuse::{BackgroundRequests, RequestClasses};
+use request::{BufferPolicy, LendingLevel, RuleSet};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use store::DataMode;
+use weir_status::LendingReport;
 
 /// A policy, and the user's rules, which only the `critical` policies follow.
 #[derive(Debug, Clone)]
@@ -27,7 +29,7 @@ impl PolicyChoice {
         let policy = match (policy, rules_file) {
             (None, None) => return Ok(None),
             (Some(policy), _) => policy.clone(),
-            (None, Some(_)) => BufferPolicy::Critical(request::LendingLevel::None),
+            (None, Some(_)) => BufferPolicy::Critical(LendingLevel::None),
         };
         let follows_rules = matches!(policy, BufferPolicy::Critical(_));
         match rules_file {
@@ -50,7 +52,10 @@ pub(crate) struct StreamSettings {
 /// Data mode and policy, and what follows them.
 pub(crate) struct WritePolicy {
     cache: Cache,
+    /// Where the file system is, or will be, mounted.
+    dir: PathBuf,
     classes: Arc<RequestClasses>,
+    lending: Arc<LendingCounters>,
     streams: StreamSettings,
     in_force: Mutex<PolicyInForce>,
 }
@@ -61,6 +66,7 @@ pub(crate) struct PolicyInForce {
     choice: Option<PolicyChoice>,
     /// Ends the thread that looks at tasks when it is dropped.
     _task_reader: Option<Sender<()>>,
+    _lender: Option<LenderThread>,
 }
 
 impl PolicyInForce {
@@ -76,15 +82,23 @@ impl PolicyInForce {
 }
 
 impl WritePolicy {
-    /// Puts data mode and policy in force.
+    /// Puts data mode and policy in force for the mount on `dir`.
     pub(crate) fn new(
         cache: Cache,
+        dir: PathBuf,
         streams: StreamSettings,
         data: DataMode,
         choice: Option<PolicyChoice>,
     ) -> WritePolicy {
-        let in_force = Mutex::new(PolicyInForce { data, choice: None, _task_reader: None });
-        let policy = WritePolicy { cache, classes: Arc::default(), streams, in_force };
+        let in_force = PolicyInForce { data, choice: None, _task_reader: None, _lender: None };
+        let policy = WritePolicy {
+            cache,
+            dir,
+            classes: Arc::default(),
+            lending: Arc::default(),
+            streams,
+            in_force: Mutex::new(in_force),
+        };
         policy.apply(&mut policy.in_force(), choice);
         policy
     }
@@ -92,6 +106,11 @@ impl WritePolicy {
     /// The rules in force, for the server.
     pub(crate) fn classes(&self) -> Arc<RequestClasses> {
         self.classes.clone()
+    }
+
+    /// What was lent.
+    pub(crate) fn lending_report(&self) -> LendingReport {
+        self.lending.report()
     }
 
     /// What is in force. It does not change while the result lives.
@@ -134,22 +153,47 @@ impl WritePolicy {
 
     fn apply(&self, in_force: &mut PolicyInForce, choice: Option<PolicyChoice>) {
         let rules = choice.as_ref().map(|choice| choice.policy.rules_in_force(choice.rules.clone()));
+        let lending_level =
+            choice.as_ref().map_or(LendingLevel::None, |choice| choice.policy.lending_level());
         in_force.choice = choice;
         // Masks of two rule sets must not meet.
         self.classes.clear();
-        in_force._task_reader = rules.filter(|rules| !rules.rules().is_empty()).and_then(|rules| {
-            let rules = Arc::new(rules);
-            let mut keeper = self.classes.set_rules(rules.clone(), None);
-            let (reader, stop) = channel();
-            let read = move |task| host::read_task(task).map(|found| rules.task_mask(&found.facts));
-            // Without the thread, rules about tasks hold for no task.
-            let started = thread::Builder::new()
-                .name("task-rules".into())
-                .spawn(move || keeper.run(&stop, read))
-                .inspect_err(|error| tracing::warn!("rules about tasks hold for none: {error}"));
-            started.is_ok().then_some(reader)
-        });
+        in_force._lender = None;
+        in_force._task_reader = None;
+        if let Some(rules) = rules.filter(|rules| !rules.rules().is_empty()) {
+            let background = (lending_level != LendingLevel::None).then(Arc::default);
+            in_force._task_reader = self.follow_rules(Arc::new(rules), background.clone());
+            in_force._lender = background.and_then(|requests| self.lend(lending_level, requests));
+        }
         self.set_cache(in_force);
+    }
+
+    /// Puts rules in force, and starts the thread that looks at tasks. Without the thread, rules about tasks
+    /// hold for no task.
+    fn follow_rules(
+        &self,
+        rules: Arc<RuleSet>,
+        background: Option<Arc<BackgroundRequests>>,
+    ) -> Option<Sender<()>> {
+        let mut keeper = self.classes.set_rules(rules.clone(), background);
+        let (reader, stop) = channel();
+        let read = move |task| host::read_task(task).map(|found| rules.task_mask(&found.facts));
+        let started = thread::Builder::new()
+            .name("task-rules".into())
+            .spawn(move || keeper.run(&stop, read))
+            .inspect_err(|error| tracing::warn!("rules about tasks hold for none: {error}"));
+        started.is_ok().then_some(reader)
+    }
+
+    fn lend(&self, level: LendingLevel, requests: Arc<BackgroundRequests>) -> Option<LenderThread> {
+        let mount = LendingMount {
+            cache: Cache::clone(&self.cache),
+            classes: self.classes.clone(),
+            dir: self.dir.clone(),
+        };
+        LenderThread::start(mount, level, requests, self.lending.clone())
+            .inspect_err(|error| tracing::warn!("nothing is lent to background programs: {error}"))
+            .ok()
     }
 
     fn set_cache(&self, in_force: &PolicyInForce) {
