@@ -104,3 +104,30 @@ impl Drop for PendingReply {
         self.send(-Errno::IO.raw_os_error(), &[]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::background_requests::{BackgroundRequests, LockedInodes};
+    use fs::Ino;
+    use std::time::Duration;
+
+    #[test]
+    fn a_background_request_is_listed_until_its_reply_is_sent() {
+        let requests = Arc::new(BackgroundRequests::default());
+        let is_listed = || !requests.older_than(Duration::ZERO).is_empty();
+        let locks = LockedInodes { inode: Ino(3), other: None, changes_names: false };
+        let reply = || {
+            let mut reply = PendingReply { unique: 1, device: None, listed: None };
+            reply.keep_listed(requests.enter(1, 7, locks));
+            assert!(is_listed());
+            reply
+        };
+        reply().ok();
+        assert!(!is_listed());
+        reply().error(Errno::IO);
+        assert!(!is_listed());
+        drop(reply());
+        assert!(!is_listed());
+    }
+}
