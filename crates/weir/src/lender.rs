@@ -34,7 +34,7 @@ const SAVED_MAX: Duration = Duration::from_millis(10);
 const CRITICAL_TASKS_MAX: usize = 64;
 
 /// Threads of one lock holder that are looked at.
-const HOLDER_THREADS_MAX: usize = 64;
+const HOLDER_THREADS_MAX: usize = 1024;
 
 /// How long the known mounts are believed. The kernel uses the ids of removed mounts again, so a mount may be
 /// mistaken for another one meanwhile: a loan too many or too few. Reading a long table takes milliseconds.
