@@ -1,5 +1,6 @@
 //! A channel to /dev/fuse: a read takes a request, a write sends a reply.
 
+use crate::background_requests::ListedRequest;
 use crate::protocol::{ReplyHeader, RequestHeader};
 use rustix::io::Errno;
 use std::fs::File;
@@ -45,7 +46,7 @@ impl FuseConnection {
     /// The reply to the request with this header.
     pub(crate) fn reply_to(&self, header: &RequestHeader) -> PendingReply {
         let device = header.wants_reply().then(|| self.device.clone());
-        PendingReply { unique: header.unique, device }
+        PendingReply { unique: header.unique, device, listed: None }
     }
 }
 
@@ -56,9 +57,16 @@ pub(crate) struct PendingReply {
     unique: u64,
     /// `None` once the reply is sent, or if the kernel expects none.
     device: Option<Arc<File>>,
+    /// For some background requests: dropped after the reply is sent.
+    listed: Option<ListedRequest>,
 }
 
 impl PendingReply {
+    /// Keeps the request listed until the reply is sent.
+    pub(crate) fn keep_listed(&mut self, listed: ListedRequest) {
+        self.listed = Some(listed);
+    }
+
     /// Replies with success.
     pub(crate) fn ok(self) {
         self.bytes(&[]);
@@ -94,5 +102,32 @@ impl PendingReply {
 impl Drop for PendingReply {
     fn drop(&mut self) {
         self.send(-Errno::IO.raw_os_error(), &[]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::background_requests::{BackgroundRequests, LockedInodes};
+    use fs::Ino;
+    use std::time::Duration;
+
+    #[test]
+    fn a_background_request_is_listed_until_its_reply_is_sent() {
+        let requests = Arc::new(BackgroundRequests::default());
+        let is_listed = || !requests.older_than(Duration::ZERO).is_empty();
+        let locks = LockedInodes { inode: Ino(3), other: None, changes_names: false };
+        let reply = || {
+            let mut reply = PendingReply { unique: 1, device: None, listed: None };
+            reply.keep_listed(requests.enter(1, 7, locks));
+            assert!(is_listed());
+            reply
+        };
+        reply().ok();
+        assert!(!is_listed());
+        reply().error(Errno::IO);
+        assert!(!is_listed());
+        drop(reply());
+        assert!(!is_listed());
     }
 }

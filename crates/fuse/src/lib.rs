@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 mod attributes;
+mod background_requests;
 mod connection;
 mod errno;
 mod error_log;
@@ -18,12 +19,13 @@ mod sync;
 mod task_table;
 mod xattr;
 
+pub use background_requests::{BackgroundRequest, BackgroundRequests, LockedInodes};
 pub use kernel_settings::{KernelCachePolicy, configure_kernel};
 pub use latency::{LatencySummary, OpClass, OpLatencies, RequestCounter};
 pub use request_classes::RequestClasses;
 pub use server::FuseServer;
 pub use session::{FuseSession, MountOptions, mount};
-pub use task_table::{TaskTable, TaskTableKeeper, TaskTableStatus};
+pub use task_table::{TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus};
 
 #[cfg(fuzzing)]
 pub mod fuzz;

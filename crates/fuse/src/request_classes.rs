@@ -1,6 +1,7 @@
 //! Decides who makes a request, and whether somebody waits for it, from the rules in force.
 
-use crate::task_table::{TaskTable, TaskTableKeeper, TaskTableStatus};
+use crate::background_requests::BackgroundRequests;
+use crate::task_table::{TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus};
 use arc_swap::ArcSwapOption;
 use request::{Origin, RuleMask, RuleSet};
 use std::sync::Arc;
@@ -16,13 +17,20 @@ pub struct RequestClasses {
 struct RulesInForce {
     rules: Arc<RuleSet>,
     tasks: Arc<TaskTable>,
+    /// Lists background requests, if a thread looks at them.
+    background: Option<Arc<BackgroundRequests>>,
 }
 
 impl RequestClasses {
-    /// Puts `rules` in force. Until the keeper [takes steps](TaskTableKeeper::step), rules about tasks hold for none.
-    pub fn set_rules(&self, rules: Arc<RuleSet>) -> TaskTableKeeper {
+    /// Puts `rules` in force, and lists later background requests in `background`. Until the keeper
+    /// [takes steps](TaskTableKeeper::step), rules about tasks hold for none.
+    pub fn set_rules(
+        &self,
+        rules: Arc<RuleSet>,
+        background: Option<Arc<BackgroundRequests>>,
+    ) -> TaskTableKeeper {
         let (tasks, keeper) = TaskTable::new(rules.unknown_task_mask());
-        self.in_force.store(Some(Arc::new(RulesInForce { rules, tasks })));
+        self.in_force.store(Some(Arc::new(RulesInForce { rules, tasks, background })));
         keeper
     }
 
@@ -36,9 +44,22 @@ impl RequestClasses {
     #[inline]
     pub(crate) fn origin(&self, task: u32, file_rules: impl FnOnce() -> RuleMask) -> Option<Origin> {
         let in_force = self.in_force.load();
-        let RulesInForce { rules, tasks } = in_force.as_deref()?;
+        let RulesInForce { rules, tasks, .. } = in_force.as_deref()?;
         let (rule, class) = rules.decide(tasks.rules_of(task), file_rules());
         Some(Origin { task, rule, class })
+    }
+
+    /// The list of background requests, if there is one.
+    pub(crate) fn background(&self) -> Option<Arc<BackgroundRequests>> {
+        self.in_force.load().as_deref()?.background.clone()
+    }
+
+    /// Up to `tasks_max` tasks that sent requests in the last seconds, and whose requests are critical, at least
+    /// those to some files. If there are more, a call continues at `cursor`, where the last one ended.
+    pub fn recent_critical_tasks(&self, cursor: &mut TaskCursor, tasks_max: usize) -> Vec<u32> {
+        let in_force = self.in_force.load();
+        let Some(RulesInForce { rules, tasks, .. }) = in_force.as_deref() else { return Vec::new() };
+        tasks.select(cursor, tasks_max, |mask| rules.may_be_critical(mask))
     }
 
     /// What is known about tasks, if rules are in force.
@@ -58,12 +79,25 @@ mod tests {
         let every_rule = || RuleMask(!0);
         assert_eq!(classes.origin(7, every_rule), None);
         let rules = Arc::new(RuleSet::parse("background title=tar").expect("rules"));
-        let mut keeper = classes.set_rules(rules.clone());
+        let mut keeper = classes.set_rules(rules.clone(), None);
         assert_eq!(classes.origin(7, every_rule).unwrap().class, RequestClass::Critical);
         keeper.step(&mut |_| Ok(rules.task_mask(&TaskFacts { title: "tar".into(), ..TaskFacts::default() })));
         let origin = classes.origin(7, every_rule);
         assert_eq!(origin, Some(Origin { task: 7, rule: 0, class: RequestClass::Background }));
         classes.clear();
         assert_eq!(classes.origin(7, every_rule), None);
+    }
+
+    #[test]
+    fn tasks_that_are_background_for_all_files_are_left_out() {
+        let classes = RequestClasses::default();
+        let rules = Arc::new(RuleSet::parse("background title=tar\ncritical file=/a").expect("rules"));
+        let mut keeper = classes.set_rules(rules.clone(), None);
+        assert!((7..10).all(|task| classes.origin(task, || RuleMask(!0)).is_some()));
+        keeper.step(&mut |task| {
+            let title = if task == 8 { "tar" } else { "sh" };
+            Ok(rules.task_mask(&TaskFacts { title: title.into(), ..TaskFacts::default() }))
+        });
+        assert_eq!(classes.recent_critical_tasks(&mut TaskCursor::default(), 64), [7, 9]);
     }
 }

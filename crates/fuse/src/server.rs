@@ -12,6 +12,7 @@ mod tests;
 use crate::attributes::{
     attr_reply, attributes_to_set, caller, entry_reply, mknod_kind, mode_of, no_entry, permissions,
 };
+use crate::background_requests::LockedInodes;
 use crate::connection::PendingReply;
 use crate::errno::reply_errno;
 use crate::hole_search::HoleSearch;
@@ -30,6 +31,7 @@ use crate::xattr::{list_for, reply_xattr, set_xattr_mode};
 use fs::{
     CallerCredentials, FILE_BYTES_MAX, FileAttributes, FileKind, Fs, FsCompletion, FsError, IfExists, Ino,
 };
+use request::RequestClass;
 use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::Arc;
@@ -75,13 +77,25 @@ impl FuseServer {
     }
 
     /// Performs a request. The reply is sent before this returns, or later by another thread.
-    pub(crate) fn serve(&self, header: &RequestHeader, op: FuseOp<'_>, reply: PendingReply) {
+    pub(crate) fn serve(&self, header: &RequestHeader, op: FuseOp<'_>, mut reply: PendingReply) {
         match self.parts.classes.origin(header.pid, || self.fs.rules_of(Ino(header.node))) {
             Some(origin) => {
+                if origin.class == RequestClass::Background {
+                    self.list_background(header, &op, &mut reply);
+                }
                 let of_origin = FuseServer { fs: self.fs.by(origin), parts: self.parts.clone() };
                 of_origin.perform(header, op, reply);
             }
             None => self.perform(header, op, reply),
+        }
+    }
+
+    /// Lists a background request until its reply is sent, if a thread looks at such requests. Those without a
+    /// task are not listed: nothing can be lent to them.
+    fn list_background(&self, header: &RequestHeader, op: &FuseOp<'_>, reply: &mut PendingReply) {
+        let Some(background) = self.parts.classes.background().filter(|_| header.pid != 0) else { return };
+        if let Some(locks) = LockedInodes::of(header, op) {
+            reply.keep_listed(background.enter(header.unique, header.pid, locks));
         }
     }
 

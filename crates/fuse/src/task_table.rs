@@ -60,6 +60,12 @@ struct TaskTableCounts {
     tasks_unreadable: AtomicU64,
 }
 
+/// Where the next [`select`](TaskTable::select) begins.
+#[derive(Debug, Default)]
+pub struct TaskCursor {
+    set: usize,
+}
+
 /// What a task table holds, and which tasks no rule about tasks can match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskTableStatus {
@@ -153,6 +159,30 @@ impl TaskTable {
     fn miss(&self, task: u32) -> RuleMask {
         self.misses[task as usize % MISSES].store(task, Ordering::Relaxed);
         self.unknown
+    }
+
+    /// Up to `tasks_max` tasks, at least as many as a set has, whose rules `is_wanted`. All of them sent requests in
+    /// the last [`IDLE_ROUNDS_MAX`] seconds. If there are more, a call continues at `cursor`, where the last one
+    /// ended.
+    pub(crate) fn select(
+        &self,
+        cursor: &mut TaskCursor,
+        tasks_max: usize,
+        is_wanted: impl Fn(RuleMask) -> bool,
+    ) -> Vec<u32> {
+        let mut tasks = Vec::new();
+        let first = cursor.set;
+        for number in 0..SETS {
+            let set = (first + number) % SETS;
+            if tasks.len() + WAYS > tasks_max {
+                cursor.set = set;
+                break;
+            }
+            let is_in =
+                |slot: &&TaskSlot| slot.task() != 0 && is_wanted(RuleMask(slot.mask.load(Ordering::Relaxed)));
+            tasks.extend(self.sets[set].iter().filter(is_in).map(TaskSlot::task));
+        }
+        tasks
     }
 
     /// What the table holds.
@@ -351,6 +381,24 @@ mod tests {
             assert_eq!(table.rules_of(7), UNKNOWN);
         }
         assert_eq!((table.status().tasks, table.status().tasks_unreadable), (1, 1));
+    }
+
+    #[test]
+    fn selections_pass_over_all_wanted_tasks_in_turn() {
+        let tasks: Vec<u32> = (1..=24).collect();
+        let mut model = Model::new(tasks.iter().copied());
+        assert!(tasks.iter().all(|&task| model.table.rules_of(task) == UNKNOWN));
+        model.step();
+        let mut cursor = TaskCursor::default();
+        let mut select = || {
+            let tasks = model.table.select(&mut cursor, 8, |mask| mask.0 % 2 == 0);
+            assert!(tasks.len() <= 8);
+            tasks
+        };
+        let mut selected: Vec<u32> = (0..3).flat_map(|_| select()).collect();
+        selected.sort_unstable();
+        selected.dedup();
+        assert_eq!(selected, (1..=12).map(|half| 2 * half).collect::<Vec<u32>>());
     }
 
     #[test]

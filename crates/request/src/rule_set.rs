@@ -110,6 +110,16 @@ impl RuleSet {
         (rule, class)
     }
 
+    /// Whether the rules of this task leave some file for which its requests are critical.
+    pub fn may_be_critical(&self, task: RuleMask) -> bool {
+        let mut holding = self.rules.iter().enumerate().filter(|&(index, _)| task.contains(index));
+        let deciding = |(_, rule): (usize, &ClassRule)| match rule.class() {
+            RequestClass::Critical => Some(true),
+            RequestClass::Background => (!rule.is_about_files()).then_some(false),
+        };
+        holding.find_map(deciding).unwrap_or(true)
+    }
+
     /// Rules that never decide, because an earlier rule has none but the same conditions.
     pub fn covered_rules(&self) -> Vec<CoveredRule> {
         let covering = |rule: usize| {
@@ -148,6 +158,17 @@ mod tests {
         assert_eq!(rules.decide(other, file), (Origin::NO_RULE, RequestClass::Critical));
         assert_eq!(rules.decide(tar, rules.file_mask(b"/b")), (Origin::NO_RULE, RequestClass::Critical));
         assert_eq!(RuleSet::default().decide(RuleMask(!0), RuleMask::NONE).1, RequestClass::Critical);
+    }
+
+    #[test]
+    fn a_task_may_be_critical_for_some_files_only() {
+        let may_be = |text| parse(text).may_be_critical(parse(text).task_mask(&facts("tar")));
+        assert!(may_be(""));
+        assert!(may_be("critical title=tar\nbackground"));
+        assert!(may_be("background file=/a"));
+        assert!(may_be("critical file=/a\nbackground"));
+        assert!(!may_be("background\ncritical file=/a"));
+        assert!(!may_be("background file=/b\nbackground title=tar\ncritical"));
     }
 
     #[test]

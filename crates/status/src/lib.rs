@@ -62,6 +62,9 @@ pub struct StatusReport {
     pub latency: BTreeMap<String, LatencyReport>,
     /// The longest calls to each medium since the mount, in milliseconds.
     pub slowest_ms: SlowestReport,
+    /// Priority lent to background programs that others wait for, with `--policy critical+process` or
+    /// `critical+process+io`.
+    pub lending: LendingReport,
     /// Whether processors are kept awake while requests arrive, and what that costs.
     pub wake_up: WakeUpReport,
     /// The settings in effect.
@@ -407,6 +410,16 @@ pub struct SlowestCallsReport {
     pub flush: f64,
     /// The longest trim.
     pub trim: f64,
+}
+
+/// Priority lent to background programs that others wait for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LendingReport {
+    /// Looks at what critical programs wait for: while requests of background programs take long.
+    pub looks: u64,
+    /// Times that a background program could go on at once because a critical one waited for it.
+    pub lent: u64,
 }
 
 /// Whether processors are kept awake while requests arrive, and what that costs.

@@ -243,14 +243,16 @@ pub(crate) struct TuningArgs {
 /// For which requests the buffer is.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyArgs {
-    /// For which requests the buffer is, until the unmount: all, sync, file=PATH or critical [default: all, but
-    /// large sequential writes bypass the buffer]
+    /// For which requests the buffer is, until the unmount: all, sync, file=PATH, critical, critical+process or
+    /// critical+process+io [default: all, but large sequential writes bypass the buffer]
     ///
     /// all: all data goes through the buffer. sync: whole pages bypass it until a program syncs their file.
     /// file=PATH: as sync, but nobody waits for anything else than the file PATH, or the files below it; PATH
     /// begins with / at the mount's root. critical: as sync, but nobody waits for what `weir class` or --rules
-    /// call background: its pages bypass the buffer even when it syncs, and it leaves space to others. With
-    /// `--data journal` nothing bypasses the buffer.
+    /// call background: its pages bypass the buffer even when it syncs, and it leaves space to others.
+    /// critical+process: and a background write goes first while something critical waits for the same file or
+    /// directory in the kernel. critical+process+io: and so does a background sync. With `--data journal`
+    /// nothing bypasses the buffer.
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<BufferPolicy>,
     /// A file with rules for --policy critical: see `weir rules --help`

@@ -1,7 +1,7 @@
 //! The process behind a mount.
 //!
 //! Threads: the main one waits for the end of the session; one or two take the kernel's requests; the workers
-//! of `storage_stack.rs`; one keeps epochs; one waits for signals; one listens on the control socket and
+//! of `storage_stack.rs`; one keeps epochs; with rules one looks at tasks, and one lends; one waits for signals; one listens on the control socket and
 //! starts a short-lived one per client.
 
 use crate::byte_size::ByteSize;
@@ -84,8 +84,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     }
     let stack = StorageStack::open(media, settings, access, &args.volume)?;
     let data = stack.store.settings().data.unwrap_or(DATA_MODE);
-    let policy =
-        WritePolicy::new((Cache::clone(&stack.cache), fs::Fs::clone(&stack.fs)), streams, data, choice);
+    let layers = (Cache::clone(&stack.cache), fs::Fs::clone(&stack.fs));
+    let policy = WritePolicy::new(layers, point.dir.clone(), streams, data, choice);
     stack.media.warn_of_readers();
     stack.media.warn_of_page_cache();
     // Memory reclaim must not make the daemon wait for its own write-back. The call needs privilege, and the

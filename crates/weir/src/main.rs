@@ -14,6 +14,8 @@ mod error;
 mod find_buffer;
 mod format;
 mod grow;
+mod lender;
+mod lending_plan;
 mod log_files;
 mod man;
 mod media;

@@ -63,6 +63,7 @@ impl MountedStore {
                 store: slowest_calls(&self.stack.disks.store.max_latency),
                 buffer: slowest_calls(&self.stack.disks.buffer.max_latency),
             },
+            lending: self.policy.lending_report(),
             wake_up: self.front.pm_qos.report(),
             settings: self.settings_report(),
         }

@@ -1,17 +1,19 @@
 //! Which writes bypass the buffer, and for whom: the store's data mode, and the policy of this mount.
 
 use crate::error::WeirError;
+use crate::lender::{LenderThread, LendingCounters, LendingMount};
 use crate::rules;
 use cache::Cache;
 use fs::Fs;
-use fuse::RequestClasses;
-use request::{BufferPolicy, RuleSet};
-use std::path::Path;
+use fuse::{BackgroundRequests, RequestClasses};
+use request::{BufferPolicy, LendingLevel, RuleSet};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use store::DataMode;
+use weir_status::LendingReport;
 
 /// A policy, and the user's rules, which only the `critical` policies follow.
 #[derive(Debug, Clone)]
@@ -29,7 +31,7 @@ impl PolicyChoice {
         let policy = match (policy, rules_file) {
             (None, None) => return Ok(None),
             (Some(policy), _) => policy.clone(),
-            (None, Some(_)) => BufferPolicy::Critical(request::LendingLevel::None),
+            (None, Some(_)) => BufferPolicy::Critical(LendingLevel::None),
         };
         let rules = match rules_file {
             Some(_) if !matches!(policy, BufferPolicy::Critical(_)) => {
@@ -54,7 +56,10 @@ pub(crate) struct StreamSettings {
 pub(crate) struct WritePolicy {
     cache: Cache,
     fs: Fs,
+    /// Where the file system is, or will be, mounted.
+    dir: PathBuf,
     classes: Arc<RequestClasses>,
+    lending: Arc<LendingCounters>,
     streams: StreamSettings,
     in_force: Mutex<PolicyInForce>,
 }
@@ -65,6 +70,7 @@ pub(crate) struct PolicyInForce {
     choice: Option<PolicyChoice>,
     /// Ends the thread that keeps the rules of tasks and files when it is dropped.
     _rule_keeper: Option<Sender<()>>,
+    _lender: Option<LenderThread>,
 }
 
 impl PolicyInForce {
@@ -80,15 +86,24 @@ impl PolicyInForce {
 }
 
 impl WritePolicy {
-    /// Puts data mode and policy in force.
+    /// Puts data mode and policy in force for the mount on `dir`.
     pub(crate) fn new(
         (cache, fs): (Cache, Fs),
+        dir: PathBuf,
         streams: StreamSettings,
         data: DataMode,
         choice: Option<PolicyChoice>,
     ) -> WritePolicy {
-        let in_force = Mutex::new(PolicyInForce { data, choice: None, _rule_keeper: None });
-        let policy = WritePolicy { cache, fs, classes: Arc::default(), streams, in_force };
+        let in_force = PolicyInForce { data, choice: None, _rule_keeper: None, _lender: None };
+        let policy = WritePolicy {
+            cache,
+            fs,
+            dir,
+            classes: Arc::default(),
+            lending: Arc::default(),
+            streams,
+            in_force: Mutex::new(in_force),
+        };
         policy.apply(&mut policy.in_force(), choice);
         policy
     }
@@ -96,6 +111,11 @@ impl WritePolicy {
     /// The rules in force, for the server.
     pub(crate) fn classes(&self) -> Arc<RequestClasses> {
         self.classes.clone()
+    }
+
+    /// What was lent.
+    pub(crate) fn lending_report(&self) -> LendingReport {
+        self.lending.report()
     }
 
     /// What is in force. It does not change while the result lives.
@@ -139,21 +159,30 @@ impl WritePolicy {
     fn apply(&self, in_force: &mut PolicyInForce, choice: Option<PolicyChoice>) {
         let rules = choice.as_ref().map(|choice| choice.policy.rules_in_force(choice.rules.clone()));
         let rules = Arc::new(rules.unwrap_or_default());
+        let lending_level =
+            choice.as_ref().map_or(LendingLevel::None, |choice| choice.policy.lending_level());
         in_force.choice = choice;
         // Masks of two rule sets must not meet.
         self.classes.clear();
+        in_force._lender = None;
         in_force._rule_keeper = None;
         self.fs.set_rules(rules.clone());
         if !rules.rules().is_empty() {
-            in_force._rule_keeper = self.keep_rules(rules);
+            let background = (lending_level != LendingLevel::None).then(Arc::default);
+            in_force._rule_keeper = self.keep_rules(rules, background.clone());
+            in_force._lender = background.and_then(|requests| self.lend(lending_level, requests));
         }
         self.set_cache(in_force);
     }
 
-    /// Starts the thread that finds the rules that hold for tasks and renamed files. It ends when the result is
-    /// dropped.
-    fn keep_rules(&self, rules: Arc<RuleSet>) -> Option<Sender<()>> {
-        let mut tasks = self.classes.set_rules(rules.clone());
+    /// Puts rules in force, and starts the thread that finds those that hold for tasks and renamed files. It
+    /// ends when the result is dropped.
+    fn keep_rules(
+        &self,
+        rules: Arc<RuleSet>,
+        background: Option<Arc<BackgroundRequests>>,
+    ) -> Option<Sender<()>> {
+        let mut tasks = self.classes.set_rules(rules.clone(), background);
         let fs = self.fs.clone();
         let (keeper, stop) = channel();
         let mut read_task = move |task| host::read_task(task).map(|found| rules.task_mask(&found.facts));
@@ -168,6 +197,17 @@ impl WritePolicy {
         let started = thread::Builder::new().name("rules".into()).spawn(keep);
         let started = started.inspect_err(|error| tracing::warn!("rules about tasks hold for none: {error}"));
         started.is_ok().then_some(keeper)
+    }
+
+    fn lend(&self, level: LendingLevel, requests: Arc<BackgroundRequests>) -> Option<LenderThread> {
+        let mount = LendingMount {
+            cache: Cache::clone(&self.cache),
+            classes: self.classes.clone(),
+            dir: self.dir.clone(),
+        };
+        LenderThread::start(mount, level, requests, self.lending.clone())
+            .inspect_err(|error| tracing::warn!("nothing is lent to background programs: {error}"))
+            .ok()
     }
 
     fn set_cache(&self, in_force: &PolicyInForce) {

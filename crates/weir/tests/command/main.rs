@@ -8,6 +8,7 @@ mod damaged_volume;
 mod find_buffer;
 mod grow;
 mod integrity;
+mod lending;
 mod messages;
 mod mounted;
 mod owners;

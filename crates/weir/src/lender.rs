@@ -1,0 +1,287 @@
+//! Lends the priority of critical tasks to background tasks that they wait for in the kernel.
+//!
+//! The thread sleeps until a background request is under way for [`OVERDUE`]. Then it looks, again and again, for
+//! which locks critical tasks wait. What it lends ends by itself after some milliseconds, so there is nothing
+//! to take back.
+
+use crate::lending_plan::{TaskWaits, tasks_to_lend_to};
+use crate::mount_point::device_of;
+use cache::Cache;
+use fs::Ino;
+use fuse::{BackgroundRequests, RequestClasses, TaskCursor};
+use host::{MountTable, OpenInode, TaskReadError, TaskWait, TaskWaitReader};
+use request::LendingLevel;
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_status::LendingReport;
+
+/// A background request that takes longer may hold up others. Also the shortest pause between two looks.
+const OVERDUE: Duration = Duration::from_millis(2);
+
+/// Looks take at most one part in so many of the time of a processor.
+const PROCESSOR_PART: u32 = 100;
+
+/// The most processor time that is saved up for looks.
+const SAVED_MAX: Duration = Duration::from_millis(10);
+
+/// Critical tasks that a look begins with. If there are more, the next look begins with others.
+const CRITICAL_TASKS_MAX: usize = 64;
+
+/// Threads of one lock holder that are looked at.
+const HOLDER_THREADS_MAX: usize = 1024;
+
+/// How long the known mounts are believed. The kernel uses the ids of removed mounts again, so a mount may be
+/// mistaken for another one meanwhile: a loan too many or too few. Reading a long table takes milliseconds.
+const MOUNTS_KNOWN_FOR: Duration = Duration::from_secs(10);
+
+/// Counts of a mount, over all of its policies.
+#[derive(Default)]
+pub(crate) struct LendingCounters {
+    looks: AtomicU64,
+    lent: AtomicU64,
+}
+
+impl LendingCounters {
+    /// The part `lending` of `weir status`.
+    pub(crate) fn report(&self) -> LendingReport {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        LendingReport { looks: count(&self.looks), lent: count(&self.lent) }
+    }
+}
+
+/// The mount whose operations can wait.
+pub(crate) struct LendingMount {
+    pub(crate) cache: Cache,
+    pub(crate) classes: Arc<RequestClasses>,
+    pub(crate) dir: PathBuf,
+}
+
+/// A running thread that lends, which ends after this is dropped.
+pub(crate) struct LenderThread {
+    requests: Arc<BackgroundRequests>,
+}
+
+impl LenderThread {
+    /// Starts to lend up to `level` to those with `requests` under way.
+    pub(crate) fn start(
+        mount: LendingMount,
+        level: LendingLevel,
+        requests: Arc<BackgroundRequests>,
+        counters: Arc<LendingCounters>,
+    ) -> io::Result<LenderThread> {
+        let waits = MountWaits::new(mount.dir);
+        let lender = Lender {
+            cache: mount.cache,
+            classes: mount.classes,
+            level,
+            requests: requests.clone(),
+            counters,
+            waits,
+            cursor: TaskCursor::default(),
+        };
+        thread::Builder::new().name("lender".into()).spawn(move || lender.run())?;
+        Ok(LenderThread { requests })
+    }
+}
+
+impl Drop for LenderThread {
+    fn drop(&mut self) {
+        self.requests.close();
+    }
+}
+
+struct Lender {
+    cache: Cache,
+    classes: Arc<RequestClasses>,
+    level: LendingLevel,
+    requests: Arc<BackgroundRequests>,
+    counters: Arc<LendingCounters>,
+    waits: MountWaits,
+    cursor: TaskCursor,
+}
+
+impl Lender {
+    fn run(mut self) {
+        let mut budget = LookBudget { saved: SAVED_MAX, since: Instant::now() };
+        let mut pause = OVERDUE;
+        while self.requests.wait_for_one() {
+            thread::sleep(pause);
+            let begun = processor_time();
+            let lend_to = self.look();
+            pause = budget.pause_after(processor_time().saturating_sub(begun), Instant::now());
+            // The time of a loan does not count: the pages that are logged here would be stored otherwise.
+            let lent = lend_to.into_iter().filter(|&task| self.cache.lend(task, self.level)).count();
+            self.counters.lent.fetch_add(lent as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// The tasks to lend to at this moment.
+    fn look(&mut self) -> BTreeSet<u32> {
+        let overdue = self.requests.older_than(OVERDUE);
+        if overdue.is_empty() {
+            return BTreeSet::new();
+        }
+        self.counters.looks.fetch_add(1, Ordering::Relaxed);
+        let critical = self.classes.recent_critical_tasks(&mut self.cursor, CRITICAL_TASKS_MAX);
+        tasks_to_lend_to(&critical, &overdue, &mut self.waits)
+    }
+}
+
+/// The processor time that looks may take.
+struct LookBudget {
+    saved: Duration,
+    /// Until when time has been turned into savings.
+    since: Instant,
+}
+
+impl LookBudget {
+    /// The pause after a look that took `spent` and ended at `now`.
+    fn pause_after(&mut self, spent: Duration, now: Instant) -> Duration {
+        let earned = now.saturating_duration_since(self.since) / PROCESSOR_PART;
+        let saved = (self.saved + earned).min(SAVED_MAX);
+        let owed = spent.saturating_sub(saved) * PROCESSOR_PART;
+        self.saved = saved.saturating_sub(spent);
+        self.since = now + owed;
+        OVERDUE.max(owed)
+    }
+}
+
+/// The processor time of this thread.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
+}
+
+/// What tasks wait for in the kernel, as far as it belongs to a mount.
+struct MountWaits {
+    dir: PathBuf,
+    reader: TaskWaitReader,
+    /// The major and minor number of the mounted file system, once it is known.
+    device: Option<(u32, u32)>,
+    /// Whether a mount, by its id, is of this file system.
+    known_mounts: HashMap<u64, bool>,
+    known_since: Instant,
+    has_told: bool,
+}
+
+impl MountWaits {
+    fn new(dir: PathBuf) -> MountWaits {
+        MountWaits {
+            dir,
+            reader: TaskWaitReader::default(),
+            device: None,
+            known_mounts: HashMap::new(),
+            known_since: Instant::now(),
+            has_told: false,
+        }
+    }
+
+    /// Whether `open`, which `task` has open, is in this file system. A task in a container has mounts of its own.
+    fn is_ours(&mut self, task: u32, open: OpenInode) -> bool {
+        if self.known_since.elapsed() > MOUNTS_KNOWN_FOR {
+            self.known_mounts.clear();
+            self.known_since = Instant::now();
+        }
+        if let Some(&is_ours) = self.known_mounts.get(&open.mount_id) {
+            return is_ours;
+        }
+        let device = self.device();
+        if let Ok(mounts) = MountTable::of_process(task) {
+            let known = mounts.iter().map(|mount| (mount.id, Some(mount.device) == device));
+            self.known_mounts.extend(known);
+        }
+        // Pipes and sockets are on mounts that no table has.
+        *self.known_mounts.entry(open.mount_id).or_insert(false)
+    }
+
+    fn device(&mut self) -> Option<(u32, u32)> {
+        if self.device.is_none() {
+            self.device = device_of(&self.dir).ok();
+        }
+        self.device
+    }
+
+    fn tell_once(&mut self) {
+        if !std::mem::replace(&mut self.has_told, true) {
+            tracing::warn!(
+                "{}: nothing is lent to background programs that others wait for: weir may not read in /proc what programs \
+                 wait for; run it as root, or with CAP_SYS_PTRACE",
+                self.dir.display()
+            );
+        }
+    }
+}
+
+impl TaskWaits for MountWaits {
+    fn wait_of(&mut self, task: u32) -> TaskWait {
+        match self.reader.read(task) {
+            Ok(TaskWait::Inodes(mut inodes)) => {
+                inodes.retain(|&open| self.is_ours(task, open));
+                TaskWait::Inodes(inodes)
+            }
+            Ok(TaskWait::FileLock(locked)) if !self.is_ours(task, locked) => TaskWait::Other,
+            Ok(wait) => wait,
+            Err(TaskReadError::NotPermitted) => {
+                self.tell_once();
+                TaskWait::Other
+            }
+            Err(_) => TaskWait::Other,
+        }
+    }
+
+    fn lock_holders(&mut self, inode: Ino) -> Vec<u32> {
+        let Some(device) = self.device() else { return Vec::new() };
+        let processes = host::lock_holders(device, inode.0).unwrap_or_default();
+        processes.into_iter().flat_map(|pid| host::process_threads(pid, HOLDER_THREADS_MAX)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks that take `spent` each for `time`. Returns how many there were, and the longest pause.
+    fn looks_in(time: Duration, spent: impl Fn(u32) -> Duration) -> (u32, Duration) {
+        let begun = Instant::now();
+        let mut budget = LookBudget { saved: SAVED_MAX, since: begun };
+        let mut now = begun;
+        let mut looks = 0;
+        let mut longest = Duration::ZERO;
+        while now < begun + time {
+            let took = spent(looks);
+            now += took;
+            let pause = budget.pause_after(took, now);
+            now += pause;
+            longest = longest.max(pause);
+            looks += 1;
+        }
+        (looks, longest)
+    }
+
+    #[test]
+    fn short_looks_are_made_every_two_milliseconds() {
+        let (looks, longest) = looks_in(Duration::from_secs(10), |_| Duration::from_micros(15));
+        assert_eq!(longest, OVERDUE);
+        assert!(looks > 4900, "{looks}");
+    }
+
+    #[test]
+    fn long_looks_take_one_percent_of_the_time() {
+        let spent = Duration::from_micros(500);
+        let (looks, _) = looks_in(Duration::from_secs(100), |_| spent);
+        let part = (looks * spent).as_secs_f64() / 100.0;
+        assert!((0.0095..0.0105).contains(&part), "{part}");
+    }
+
+    #[test]
+    fn a_single_long_look_causes_no_long_pause() {
+        let spent = |look| Duration::from_micros(if look % 1000 == 999 { 6000 } else { 10 });
+        let (_, longest) = looks_in(Duration::from_secs(10), spent);
+        assert_eq!(longest, OVERDUE);
+    }
+}

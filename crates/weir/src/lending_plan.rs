@@ -1,0 +1,185 @@
+//! Which background tasks critical tasks wait for. Pure.
+//!
+//! The kernel does not tell who holds one of its locks. But it holds the lock of a file while the daemon answers a
+//! write, a sync or a change of size, and that of a directory for each change of a name. So whoever waits for
+//! such a lock waits for all requests under way that may have it.
+
+use fs::Ino;
+use fuse::BackgroundRequest;
+use host::TaskWait;
+use std::collections::{BTreeSet, HashSet, VecDeque};
+
+/// The most tasks that one plan looks at.
+const LOOKS_MAX: usize = 256;
+
+/// What tasks wait for in the kernel.
+pub(crate) trait TaskWaits {
+    /// The locks that a task may wait for, without those of other file systems.
+    fn wait_of(&mut self, task: u32) -> TaskWait;
+
+    /// The threads of all processes that hold a file lock on `inode`.
+    fn lock_holders(&mut self, inode: Ino) -> Vec<u32>;
+}
+
+/// The tasks with requests under way that `critical` tasks wait for, directly or through the holders of file
+/// locks. Each task is looked at once.
+pub(crate) fn tasks_to_lend_to(
+    critical: &[u32],
+    requests: &[BackgroundRequest],
+    waits: &mut impl TaskWaits,
+) -> BTreeSet<u32> {
+    let mut lend_to = BTreeSet::new();
+    // A task with a request under way waits for the daemon, not for a lock.
+    let answered_later: HashSet<u32> = requests.iter().map(|request| request.task).collect();
+    let mut to_look_at: VecDeque<u32> =
+        critical.iter().copied().filter(|task| !answered_later.contains(task)).collect();
+    let mut known: HashSet<u32> = to_look_at.iter().copied().collect();
+    let mut locked_files = HashSet::new();
+    for _ in 0..LOOKS_MAX {
+        let Some(task) = to_look_at.pop_front() else { break };
+        let holders = match waits.wait_of(task) {
+            TaskWait::Inodes(inodes) => {
+                tasks_of(requests, |request| inodes.iter().any(|open| request.locks.has(Ino(open.inode))))
+            }
+            // Which directories cannot be read without reading the task's memory.
+            TaskWait::Directories => tasks_of(requests, |request| request.locks.changes_names),
+            TaskWait::FileLock(locked) if locked_files.insert(locked.inode) => {
+                waits.lock_holders(Ino(locked.inode))
+            }
+            TaskWait::FileLock(_) | TaskWait::Other => Vec::new(),
+        };
+        for holder in holders {
+            if answered_later.contains(&holder) {
+                lend_to.insert(holder);
+            } else if known.insert(holder) {
+                to_look_at.push_back(holder);
+            }
+        }
+    }
+    lend_to
+}
+
+fn tasks_of(requests: &[BackgroundRequest], is_wanted: impl Fn(&BackgroundRequest) -> bool) -> Vec<u32> {
+    requests.iter().filter(|request| is_wanted(request)).map(|request| request.task).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fuse::LockedInodes;
+    use host::OpenInode;
+    use std::collections::HashMap;
+    use std::time::Instant;
+
+    fn open(inode: u64) -> OpenInode {
+        OpenInode { inode, mount_id: 1 }
+    }
+
+    fn on_file(inode: u64) -> TaskWait {
+        TaskWait::Inodes(vec![open(inode)])
+    }
+
+    fn on_lock(inode: u64) -> TaskWait {
+        TaskWait::FileLock(open(inode))
+    }
+
+    fn request(task: u32, inode: u64) -> BackgroundRequest {
+        let locks = LockedInodes { inode: Ino(inode), other: None, changes_names: false };
+        BackgroundRequest { task, locks, since: Instant::now() }
+    }
+
+    fn name_change(task: u32, inode: u64, other: Option<u64>) -> BackgroundRequest {
+        let locks = LockedInodes { inode: Ino(inode), other: other.map(Ino), changes_names: true };
+        BackgroundRequest { task, locks, since: Instant::now() }
+    }
+
+    /// Tasks, what they wait for, and the holders of file locks.
+    #[derive(Default)]
+    struct Model {
+        waits: HashMap<u32, TaskWait>,
+        holders: HashMap<u64, Vec<u32>>,
+        looked_at: Vec<u32>,
+    }
+
+    impl TaskWaits for Model {
+        fn wait_of(&mut self, task: u32) -> TaskWait {
+            self.looked_at.push(task);
+            self.waits.get(&task).cloned().unwrap_or(TaskWait::Other)
+        }
+
+        fn lock_holders(&mut self, inode: Ino) -> Vec<u32> {
+            self.holders.get(&inode.0).cloned().unwrap_or_default()
+        }
+    }
+
+    /// The plan for a model; no task may be looked at twice.
+    fn plan(critical: &[u32], requests: &[BackgroundRequest], model: &mut Model) -> Vec<u32> {
+        let tasks = tasks_to_lend_to(critical, requests, model);
+        let looks: HashSet<&u32> = model.looked_at.iter().collect();
+        assert_eq!(looks.len(), model.looked_at.len(), "{:?}", model.looked_at);
+        tasks.into_iter().collect()
+    }
+
+    fn model(waits: &[(u32, TaskWait)], holders: &[(u64, &[u32])]) -> Model {
+        Model {
+            waits: waits.iter().cloned().collect(),
+            holders: holders.iter().map(|&(inode, tasks)| (inode, tasks.to_vec())).collect(),
+            looked_at: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_blocked_task_reaches_all_requests_on_its_file() {
+        let requests = [request(11, 3), request(12, 4), request(13, 3), name_change(14, 9, Some(3))];
+        let mut one = model(&[(1, on_file(3))], &[]);
+        assert_eq!(plan(&[1, 2], &requests, &mut one), [11, 13, 14]);
+        let mut none = model(&[(11, on_file(4))], &[]);
+        assert!(plan(&[1, 2], &requests, &mut none).is_empty());
+    }
+
+    #[test]
+    fn a_copy_between_two_files_reaches_requests_on_both() {
+        let requests = [request(11, 3), request(12, 4), request(13, 5)];
+        let mut model = model(&[(1, TaskWait::Inodes(vec![open(3), open(5)]))], &[]);
+        assert_eq!(plan(&[1], &requests, &mut model), [11, 13]);
+    }
+
+    #[test]
+    fn a_call_about_names_reaches_all_changes_of_names() {
+        let requests = [request(11, 3), name_change(12, 4, None), name_change(13, 5, Some(6))];
+        assert_eq!(plan(&[1], &requests, &mut model(&[(1, TaskWait::Directories)], &[])), [12, 13]);
+        assert_eq!(plan(&[1], &requests, &mut model(&[(1, on_file(6))], &[])), [13]);
+    }
+
+    #[test]
+    fn a_task_with_a_request_under_way_waits_for_no_lock() {
+        let requests = [request(1, 3), request(11, 3)];
+        let mut one = model(&[(1, on_file(3))], &[]);
+        assert!(plan(&[1], &requests, &mut one).is_empty());
+        let mut other = model(&[(2, on_file(3))], &[]);
+        assert_eq!(plan(&[1, 2], &requests, &mut other), [1, 11], "another critical task waits for it");
+    }
+
+    #[test]
+    fn chains_of_file_locks_are_followed_to_all_threads_of_holders() {
+        let waits: Vec<_> = (1..6).map(|task| (task, on_lock(task.into()))).collect();
+        let mut model = model(&waits, &[(1, &[20, 2]), (2, &[3]), (3, &[4]), (4, &[5]), (5, &[6, 7, 8])]);
+        model.waits.insert(7, on_file(30));
+        let requests = [request(6, 40), request(11, 30), request(12, 31)];
+        assert_eq!(plan(&[1], &requests, &mut model), [6, 11]);
+    }
+
+    #[test]
+    fn tasks_that_wait_for_each_other_end_the_search() {
+        let mut model = model(&[(1, on_lock(1)), (2, on_lock(2))], &[(1, &[2]), (2, &[1, 2])]);
+        assert!(plan(&[1, 2], &[request(11, 1)], &mut model).is_empty());
+    }
+
+    #[test]
+    fn a_lock_with_thousands_of_holders_is_followed_in_part() {
+        let holders: Vec<u32> = (10..10_000).collect();
+        let mut model = model(&[(1, on_lock(1))], &[(1, &holders)]);
+        assert_eq!(plan(&[1], &[request(9_999, 1)], &mut model), [9_999]);
+        assert_eq!(model.looked_at.len(), LOOKS_MAX);
+    }
+}

@@ -1,0 +1,113 @@
+//! A background program that a critical one waits for in the kernel is lent priority.
+
+use crate::common::{Mounted, PATIENCE, Sandbox, can_mount, succeeds, weir};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_status::LendingReport;
+
+/// More than the buffer has.
+const FILE_BYTES: usize = 16 << 20;
+
+/// Mounts with the policy `critical` and a rule for threads with the name `scribe`, and calls `test` with the
+/// mount and the options that let it lend.
+fn with_mount(test: impl FnOnce(&Mounted, &[&str])) {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let rules = sandbox.path("rules");
+    fs::write(&rules, "background thread=scribe\n").expect("a file");
+    let rules = rules.to_str().expect("UTF-8");
+    let mounted = sandbox.mount_with(&["--policy", "critical", "--rules", rules]);
+    fs::write(mounted.path("file"), vec![1; FILE_BYTES]).expect("space");
+    fs::write(mounted.path("other"), vec![1; 64 << 10]).expect("space");
+    test(&mounted, &["--policy", "critical+process+io", "--rules", rules]);
+    mounted.unmount();
+}
+
+fn open(mounted: &Mounted, name: &str) -> File {
+    File::options().write(true).open(mounted.path(name)).expect("a file")
+}
+
+/// Overwrites a file with whole pages, and syncs it.
+fn overwrite(file: &File) {
+    let bytes = vec![7; 1 << 20];
+    for at in (0..FILE_BYTES).step_by(bytes.len()) {
+        file.write_all_at(&bytes, at as u64).expect("space");
+    }
+    file.sync_data().expect("a store that works");
+}
+
+/// Repeats `background` in a background thread and `critical` in another one. Returns the report after
+/// `is_enough`, or after a while.
+fn report_of(
+    mounted: &Mounted,
+    background: impl Fn() + Sync,
+    critical: impl Fn() + Sync,
+    mut is_enough: impl FnMut(&LendingReport) -> bool,
+) -> LendingReport {
+    let is_running = AtomicBool::new(true);
+    let repeat = |step: &(dyn Fn() + Sync)| {
+        while is_running.load(Ordering::Relaxed) {
+            step();
+        }
+    };
+    thread::scope(|scope| {
+        let scribe = thread::Builder::new().name("scribe".into());
+        scribe.spawn_scoped(scope, || repeat(&background)).expect("a thread");
+        scope.spawn(|| repeat(&critical));
+        let begun = Instant::now();
+        let mut report = mounted.status().lending;
+        while !is_enough(&report) && begun.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(20));
+            report = mounted.status().lending;
+        }
+        is_running.store(false, Ordering::Relaxed);
+        report
+    })
+}
+
+#[test]
+fn a_background_sync_that_blocks_a_critical_write_is_lent_to() {
+    with_mount(|mounted, lending| {
+        let file = open(mounted, "file");
+        let background = || overwrite(&file);
+        let critical = || {
+            file.write_all_at(&[9; 8 << 10], 12 << 10).expect("space");
+            thread::sleep(Duration::from_millis(2));
+        };
+        let begun = Instant::now();
+        let idle = report_of(mounted, background, critical, |_| begun.elapsed() > Duration::from_secs(1));
+        assert_eq!(idle, LendingReport::default(), "the policy does not lend");
+        succeeds(weir().arg("tune").arg(mounted.dir()).args(lending));
+        let busy = report_of(mounted, background, critical, |report| report.lent >= 3);
+        assert!(busy.looks >= 1 && busy.lent >= 3, "{busy:?}");
+        assert_eq!(mounted.messages().matches("CAP_SYS_PTRACE").count(), 0);
+    });
+}
+
+#[test]
+fn a_background_holder_of_a_file_lock_is_lent_to() {
+    with_mount(|mounted, lending| {
+        succeeds(weir().arg("tune").arg(mounted.dir()).args(lending));
+        let file = open(mounted, "file");
+        let other = open(mounted, "other");
+        fs::write(mounted.path("lock"), []).expect("a file");
+        let [held, wanted] = [open(mounted, "lock"), open(mounted, "lock")];
+        let background = || {
+            held.lock().expect("a lock");
+            overwrite(&file);
+            held.unlock().expect("held");
+        };
+        let critical = || {
+            other.write_all_at(&[9; 8 << 10], 0).expect("space");
+            wanted.lock().expect("a lock");
+            wanted.unlock().expect("held");
+        };
+        let report = report_of(mounted, background, critical, |report| report.lent >= 3);
+        assert!(report.lent >= 3, "{report:?}");
+    });
+}
