@@ -18,12 +18,16 @@ use super::cleanup;
 use super::device_model::DeviceKind;
 use super::error::BenchError;
 use super::program::check_machine;
-use super::report::{BenchReport, ReportTable};
+use super::quantile::quantile;
+use super::report::{BenchReport, ReportCell, ReportTable, number};
 use super::run_args::RunSize;
 use super::slow_device::work_directory;
+use super::system::MountedSystem;
 use super::workload::PAGE_BYTES;
-use conflict::ConflictRounds;
-use policies::PolicyStore;
+use policies::{PolicyStore, StoreDesign};
+
+/// A figure of a turn: its key in the JSON, the head of its column, and its value.
+type TurnFigure = (&'static str, &'static str, f64);
 
 /// Options of `weir-bench criticality`.
 #[derive(Debug, Args)]
@@ -59,15 +63,42 @@ pub(super) struct CriticalityArgs {
 enum CriticalityLoad {
     /// One overwrites a file at full speed and fsyncs it, a critical one writes 8 KiB to the file every 2 ms
     Lock,
+    /// One creates and removes files at full speed, a critical one creates a file every 5 ms, in one directory
+    Names,
 }
 
-impl CriticalityLoad {
-    fn text(self) -> &'static str {
-        match self {
+impl CriticalityArgs {
+    /// Describes the load.
+    fn load_text(&self) -> &'static str {
+        match self.load {
             CriticalityLoad::Lock => {
-                "a critical client writes 8 KiB at random 2 ms after its last answer, beside one that does so at full speed and \
-                 fsyncs after 512 writes, in the same file"
+                "a critical client writes 8 KiB at random and sleeps 2 ms, beside one that does so at full speed and fsyncs after \
+                 512 writes, in the same file"
             }
+            CriticalityLoad::Names => {
+                "a critical client creates a file and sleeps 5 ms, beside one that creates and removes files at full speed and fsyncs \
+                 after 512 of them, in the same directory"
+            }
+        }
+    }
+
+    fn seconds(&self) -> u64 {
+        self.seconds.unwrap_or(if self.size == RunSize::Small { 1 } else { 20 })
+    }
+
+    fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(if self.size == RunSize::Small { 1 } else { 3 })
+    }
+
+    fn store(&self) -> StoreDesign {
+        let file_bytes: u64 = if self.size == RunSize::Small { 16 << 20 } else { 256 << 20 };
+        StoreDesign {
+            device: self.model,
+            device_bytes: (8 * file_bytes).max(512 << 20),
+            buffer_bytes: self.buffer << 20,
+            memory_bytes: 1 << 30,
+            file_pages: file_bytes / PAGE_BYTES,
+            rules: clients::RULES,
         }
     }
 }
@@ -76,45 +107,79 @@ impl CriticalityLoad {
 pub(super) fn run_benchmark(args: &CriticalityArgs) -> Result<(), BenchError> {
     check_machine()?;
     cleanup::install()?;
-    let (seconds, rounds, file_bytes) = match args.size {
-        RunSize::Small => (args.seconds.unwrap_or(1), args.rounds.unwrap_or(1), 16 << 20),
-        RunSize::Real => (args.seconds.unwrap_or(20), args.rounds.unwrap_or(3), 256 << 20),
-    };
     let (known, unknown): (Vec<&str>, Vec<&str>) =
         args.policies.iter().map(String::as_str).partition(|policy| policies::is_known(policy));
+    let design = args.store();
+    let (seconds, rounds) = (args.seconds(), args.rounds());
     let mut report = BenchReport::new("criticality");
-    report.line(args.load.text());
+    report.line(args.load_text());
     report.line(format!(
         "store: {} ({}) · buffer {} MiB, a file on this machine's disk · {rounds} rounds of {seconds} s",
-        args.model.name(),
-        args.model.text(),
-        args.buffer
+        design.device.name(),
+        design.device.text(),
+        design.buffer_bytes >> 20
     ));
     for policy in &unknown {
         report.line(format!("left out, because this weir does not know it: --policy {policy}"));
     }
-    report.fact("model", args.model);
-    report.fact("buffer_mib", args.buffer);
+    report.fact("model", design.device);
+    report.fact("buffer_mib", design.buffer_bytes >> 20);
     report.fact("seconds", seconds);
     report.fact("left_out", unknown);
 
     let (root, _files) = work_directory(None)?;
-    let device = (args.model, (8 * file_bytes).max(512 << 20));
-    let mut store =
-        PolicyStore::set_up(device, args.buffer << 20, file_bytes / PAGE_BYTES, clients::RULES, &root)?;
-    let mut figures: Vec<_> = known.iter().map(|policy| (*policy, ConflictRounds::default())).collect();
-    for round in 0..rounds {
-        for (policy, rounds) in &mut figures {
-            eprintln!("round {}: {policy}", round + 1);
-            let mounted = store.mount(policy)?;
-            match args.load {
-                CriticalityLoad::Lock => conflict::write_one_file(&mounted.file, seconds, rounds)?,
-            }
-        }
-    }
-    let mut table = ReportTable::default();
-    figures.iter().for_each(|(policy, rounds)| rounds.add_row(policy, &mut table));
+    let mut store = PolicyStore::set_up(design, &root)?;
+    let measure = |mounted: &MountedSystem| measure_load(args.load, mounted, seconds);
+    let table = take_turns(&mut store, &known, rounds, measure)?;
     report.table("rows", &table);
     report.print(args.json);
     Ok(())
+}
+
+fn measure_load(
+    load: CriticalityLoad,
+    mounted: &MountedSystem,
+    seconds: u64,
+) -> Result<Vec<TurnFigure>, BenchError> {
+    let file = &mounted.file;
+    match load {
+        CriticalityLoad::Lock => conflict::write_one_file(file, seconds),
+        CriticalityLoad::Names => conflict::change_one_directory(file.parent().unwrap_or(file), seconds),
+    }
+}
+
+/// Measures each policy once a round, and returns a table with a row for each.
+fn take_turns(
+    store: &mut PolicyStore,
+    policies: &[&str],
+    rounds: u32,
+    mut measure: impl FnMut(&MountedSystem) -> Result<Vec<TurnFigure>, BenchError>,
+) -> Result<ReportTable, BenchError> {
+    let mut turns: Vec<Vec<Vec<TurnFigure>>> = vec![Vec::new(); policies.len()];
+    for round in 0..rounds {
+        for (policy, turns) in policies.iter().zip(&mut turns) {
+            let mounted = store.mount(policy)?;
+            let figures = measure(&mounted)?;
+            let shown = figures.iter().map(|(_, head, value)| format!("{head} {}", number(*value)));
+            eprintln!("round {}, {policy}: {}", round + 1, shown.collect::<Vec<_>>().join(" · "));
+            turns.push(figures);
+        }
+    }
+    let mut table = ReportTable::default();
+    for (policy, turns) in policies.iter().zip(&turns) {
+        let mut row = vec![("policy", "policy", ReportCell::from(*policy))];
+        for (column, (key, head, _)) in turns.first().into_iter().flatten().enumerate() {
+            let values: Vec<f64> = turns.iter().map(|figures| figures[column].2).collect();
+            row.push((*key, *head, median_and_range(&values)));
+        }
+        table.row(row);
+    }
+    Ok(table)
+}
+
+/// The median in the text with the range of the rounds, and each round in the JSON.
+fn median_and_range(values: &[f64]) -> ReportCell {
+    let [least, median, most] = [0.0, 0.5, 1.0].map(|share| number(quantile(values, share)));
+    let text = if values.len() < 2 { median } else { format!("{median} ({least}–{most})") };
+    ReportCell::rounds(values).shown_as(text)
 }

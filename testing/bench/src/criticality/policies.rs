@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::cleanup::{self, CleanupGuard};
+use super::super::cleanup;
 use super::super::device_model::DeviceKind;
 use super::super::error::BenchError;
 use super::super::program::run;
@@ -13,8 +13,6 @@ use super::super::system::{ComparedSystem, FetchChoice, MountedSystem, SystemKin
 const NO_POLICY: &str = "none";
 /// All policies that are compared if the user names none.
 pub(super) const POLICIES: &str = "none,all,sync,critical,critical+process,critical+process+io";
-/// weir's memory.
-const MEMORY_BYTES: u64 = 1 << 30;
 
 /// Whether this `weir` knows a policy.
 pub(super) fn is_known(policy: &str) -> bool {
@@ -22,43 +20,54 @@ pub(super) fn is_known(policy: &str) -> bool {
     policy == NO_POLICY || run(weir("mount").args(["--policy", policy, "--help"])).is_ok()
 }
 
+/// A store, its mounts and its device.
+pub(super) struct StoreDesign {
+    pub(super) device: DeviceKind,
+    pub(super) device_bytes: u64,
+    pub(super) buffer_bytes: u64,
+    /// weir's memory.
+    pub(super) memory_bytes: u64,
+    /// Size of the file that is laid out, in pages.
+    pub(super) file_pages: u64,
+    /// The rules of the `critical` policies.
+    pub(super) rules: &'static str,
+}
+
+impl StoreDesign {
+    fn system(&self, directory: &Path, options: Vec<String>) -> SystemKind {
+        SystemKind::Weir {
+            fetch: FetchChoice::Lazy,
+            buffer_in: directory.to_path_buf(),
+            buffer_bytes: self.buffer_bytes,
+            memory_bytes: Some(self.memory_bytes),
+            options,
+        }
+    }
+}
+
 /// A store that is mounted with one policy after the other.
 pub(super) struct PolicyStore {
+    design: StoreDesign,
     system: ComparedSystem,
     directory: PathBuf,
     rules: PathBuf,
-    buffer_bytes: u64,
-    _rules: CleanupGuard,
 }
 
 impl PolicyStore {
-    /// Formats a store on a modelled device, with a file of `pages` pages. The buffer is a file in `directory`.
-    /// The `critical` policies follow `rules`.
-    pub(super) fn set_up(
-        device: (DeviceKind, u64),
-        buffer_bytes: u64,
-        pages: u64,
-        rules: &str,
-        directory: &Path,
-    ) -> Result<PolicyStore, BenchError> {
-        let (device, bytes) = device;
-        let design = DeviceSpec { device, bytes, processors: None };
-        let rules_file = directory.join("rules");
-        let removed = {
-            let file = rules_file.clone();
-            CleanupGuard::new(move || drop(std::fs::remove_file(file)))
-        };
-        std::fs::write(&rules_file, rules)
-            .map_err(|error| BenchError::io("cannot write", &rules_file, error))?;
-        let kind = system_kind(directory, buffer_bytes, Vec::new());
-        let system = ComparedSystem::set_up("weir", kind, &design, directory, pages)?;
-        let directory = directory.to_path_buf();
-        Ok(PolicyStore { system, directory, rules: rules_file, buffer_bytes, _rules: removed })
+    /// Formats a store, and lays out a file in it. The buffer and the file with the rules are in `directory`.
+    pub(super) fn set_up(design: StoreDesign, directory: &Path) -> Result<PolicyStore, BenchError> {
+        let rules = directory.join("rules");
+        std::fs::write(&rules, design.rules)
+            .map_err(|error| BenchError::io("cannot write", &rules, error))?;
+        let device = DeviceSpec { device: design.device, bytes: design.device_bytes, processors: None };
+        let kind = design.system(directory, Vec::new());
+        let system = ComparedSystem::set_up("weir", kind, &device, directory, design.file_pages)?;
+        Ok(PolicyStore { design, system, directory: directory.to_path_buf(), rules })
     }
 
     /// Mounts the store for a turn.
     pub(super) fn mount(&mut self, policy: &str) -> Result<MountedSystem, BenchError> {
-        // A clone of the volume in the middle of a turn would be another load.
+        // A copy of the volume in the middle of a turn would be another load.
         let mut options = vec!["--epoch-every=0".to_owned(), "--allow-other".to_owned()];
         if policy != NO_POLICY {
             options.push(format!("--policy={policy}"));
@@ -66,18 +75,8 @@ impl PolicyStore {
         if policy.starts_with("critical") {
             options.push(format!("--rules={}", self.rules.display()));
         }
-        self.system.remount_as(system_kind(&self.directory, self.buffer_bytes, options));
+        self.system.remount_as(self.design.system(&self.directory, options));
         self.system.mount()
-    }
-}
-
-fn system_kind(directory: &Path, buffer_bytes: u64, options: Vec<String>) -> SystemKind {
-    SystemKind::Weir {
-        fetch: FetchChoice::Lazy,
-        buffer_in: directory.to_path_buf(),
-        buffer_bytes,
-        memory_bytes: Some(MEMORY_BYTES),
-        options,
     }
 }
 
