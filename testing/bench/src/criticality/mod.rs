@@ -7,10 +7,14 @@
 //! | `policies` | the policies, and the mounts |
 //! | `clients` | threads that repeat a call side by side |
 //! | `conflict` | a critical and a background client that need the same lock |
+//! | `backup` | a backup beside a critical client that syncs |
 
+mod backup;
 mod clients;
 mod conflict;
 mod policies;
+
+use std::path::Path;
 
 use clap::{Args, ValueEnum};
 
@@ -23,7 +27,7 @@ use super::report::{BenchReport, ReportCell, ReportTable, number};
 use super::run_args::RunSize;
 use super::slow_device::work_directory;
 use super::system::MountedSystem;
-use super::workload::PAGE_BYTES;
+use super::workload::{PAGE_BYTES, lay_out};
 use policies::{PolicyStore, StoreDesign};
 
 /// A figure of a turn: its key in the JSON, the head of its column, and its value.
@@ -47,7 +51,7 @@ pub(super) struct CriticalityArgs {
     /// The policies, in the order of their turns; `none` is a mount without one
     #[arg(long, value_delimiter = ',', default_value = policies::POLICIES)]
     policies: Vec<String>,
-    /// Seconds of each turn [default: 20, or 1 with `small`]
+    /// Seconds of each turn, and of each part of a turn of `backup` [default: 20, or 1 with `small`]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<u64>,
     /// Turns of each policy [default: 3, or 1 with `small`]
@@ -65,6 +69,8 @@ enum CriticalityLoad {
     Lock,
     /// One creates and removes files at full speed, a critical one creates a file every 5 ms, in one directory
     Names,
+    /// One reads the mount or writes an archive to it, a critical one syncs each write of 4 KiB
+    Backup,
 }
 
 impl CriticalityArgs {
@@ -79,6 +85,10 @@ impl CriticalityArgs {
                 "a critical client creates a file and sleeps 5 ms, beside one that creates and removes files at full speed and fsyncs \
                  after 512 of them, in the same directory"
             }
+            CriticalityLoad::Backup => {
+                "a critical client makes each write of 4 KiB durable, beside a backup that reads 32 MiB/s, and beside writers of an \
+                 archive, tar in 10 KiB, cp in 128 KiB"
+            }
         }
     }
 
@@ -92,11 +102,13 @@ impl CriticalityArgs {
 
     fn store(&self) -> StoreDesign {
         let file_bytes: u64 = if self.size == RunSize::Small { 16 << 20 } else { 256 << 20 };
+        // A backup reads more than memory holds.
+        let memory_bytes = if self.load == CriticalityLoad::Backup { file_bytes / 2 } else { 1 << 30 };
         StoreDesign {
             device: self.model,
             device_bytes: (8 * file_bytes).max(512 << 20),
             buffer_bytes: self.buffer << 20,
-            memory_bytes: 1 << 30,
+            memory_bytes: memory_bytes.max(64 << 20),
             file_pages: file_bytes / PAGE_BYTES,
             rules: clients::RULES,
         }
@@ -129,7 +141,11 @@ pub(super) fn run_benchmark(args: &CriticalityArgs) -> Result<(), BenchError> {
 
     let (root, _files) = work_directory(None)?;
     let mut store = PolicyStore::set_up(design, &root)?;
-    let measure = |mounted: &MountedSystem| measure_load(args.load, mounted, seconds);
+    let elsewhere = root.join("elsewhere");
+    if args.load == CriticalityLoad::Backup {
+        lay_out(&elsewhere, args.store().file_pages)?;
+    }
+    let measure = |mounted: &MountedSystem| measure_load(args.load, mounted, &elsewhere, seconds);
     let table = take_turns(&mut store, &known, rounds, measure)?;
     report.table("rows", &table);
     report.print(args.json);
@@ -139,12 +155,14 @@ pub(super) fn run_benchmark(args: &CriticalityArgs) -> Result<(), BenchError> {
 fn measure_load(
     load: CriticalityLoad,
     mounted: &MountedSystem,
+    elsewhere: &Path,
     seconds: u64,
 ) -> Result<Vec<TurnFigure>, BenchError> {
     let file = &mounted.file;
     match load {
         CriticalityLoad::Lock => conflict::write_one_file(file, seconds),
         CriticalityLoad::Names => conflict::change_one_directory(file.parent().unwrap_or(file), seconds),
+        CriticalityLoad::Backup => backup::measure_backup(file, elsewhere, seconds),
     }
 }
 
