@@ -8,11 +8,13 @@
 //! | `clients` | threads that repeat a call side by side |
 //! | `conflict` | a critical and a background client that need the same lock |
 //! | `backup` | a backup beside a critical client that syncs |
+//! | `postgres` | PostgreSQL, whose checkpoints are background |
 
 mod backup;
 mod clients;
 mod conflict;
 mod policies;
+mod postgres;
 
 use std::path::Path;
 
@@ -21,14 +23,15 @@ use clap::{Args, ValueEnum};
 use super::cleanup;
 use super::device_model::DeviceKind;
 use super::error::BenchError;
-use super::program::check_machine;
+use super::program::{check_machine, check_programs};
 use super::quantile::quantile;
 use super::report::{BenchReport, ReportCell, ReportTable, number};
 use super::run_args::RunSize;
 use super::slow_device::work_directory;
 use super::system::MountedSystem;
 use super::workload::{PAGE_BYTES, lay_out};
-use policies::{PolicyStore, StoreDesign};
+use policies::{NO_POLICY, PolicyStore, StoreDesign};
+use postgres::PostgresCluster;
 
 /// A figure of a turn: its key in the JSON, the head of its column, and its value.
 type TurnFigure = (&'static str, &'static str, f64);
@@ -42,16 +45,21 @@ pub(super) struct CriticalityArgs {
     /// What the clients do
     #[arg(long, value_enum, default_value_t = CriticalityLoad::Lock)]
     load: CriticalityLoad,
-    /// The modelled device of the store; the buffer is a file below the temporary directory
-    #[arg(long, value_enum, default_value_t = DeviceKind::Hdd)]
-    model: DeviceKind,
-    /// Size of the buffer, in MiB
-    #[arg(long, value_name = "MIB", default_value_t = 64)]
-    buffer: u64,
+    /// Measure a server instead of these clients
+    #[arg(long, value_enum, conflicts_with = "load")]
+    server: Option<DatabaseServer>,
+    /// The modelled device of the store; the buffer is a file below the temporary directory [default: hdd,
+    /// for a server capped]
+    #[arg(long, value_enum)]
+    model: Option<DeviceKind>,
+    /// Size of the buffer, in MiB [default: 64, for a server 32]
+    #[arg(long, value_name = "MIB")]
+    buffer: Option<u64>,
     /// The policies, in the order of their turns; `none` is a mount without one
     #[arg(long, value_delimiter = ',', default_value = policies::POLICIES)]
     policies: Vec<String>,
-    /// Seconds of each turn, and of each part of a turn of `backup` [default: 20, or 1 with `small`]
+    /// Seconds of each turn, and of each part of a turn of `backup` [default: 20, for a server 120, or 1 with
+    /// `small`]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<u64>,
     /// Turns of each policy [default: 3, or 1 with `small`]
@@ -73,19 +81,26 @@ enum CriticalityLoad {
     Backup,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum DatabaseServer {
+    /// PostgreSQL and pgbench, 16 clients, at scale 30 or with `small` 1
+    Postgres,
+}
+
 impl CriticalityArgs {
     /// Describes the load.
     fn load_text(&self) -> &'static str {
-        match self.load {
-            CriticalityLoad::Lock => {
+        match (self.server, self.load) {
+            (Some(DatabaseServer::Postgres), _) => "pgbench, 16 clients",
+            (None, CriticalityLoad::Lock) => {
                 "a critical client writes 8 KiB at random and sleeps 2 ms, beside one that does so at full speed and fsyncs after \
                  512 writes, in the same file"
             }
-            CriticalityLoad::Names => {
+            (None, CriticalityLoad::Names) => {
                 "a critical client creates a file and sleeps 5 ms, beside one that creates and removes files at full speed and fsyncs \
                  after 512 of them, in the same directory"
             }
-            CriticalityLoad::Backup => {
+            (None, CriticalityLoad::Backup) => {
                 "a critical client makes each write of 4 KiB durable, beside a backup that reads 32 MiB/s, and beside writers of an \
                  archive, tar in 10 KiB, cp in 128 KiB"
             }
@@ -93,7 +108,11 @@ impl CriticalityArgs {
     }
 
     fn seconds(&self) -> u64 {
-        self.seconds.unwrap_or(if self.size == RunSize::Small { 1 } else { 20 })
+        self.seconds.unwrap_or(match (self.size, self.server) {
+            (RunSize::Small, _) => 1,
+            (RunSize::Real, None) => 20,
+            (RunSize::Real, Some(_)) => 120,
+        })
     }
 
     fn rounds(&self) -> u32 {
@@ -102,15 +121,16 @@ impl CriticalityArgs {
 
     fn store(&self) -> StoreDesign {
         let file_bytes: u64 = if self.size == RunSize::Small { 16 << 20 } else { 256 << 20 };
+        let of_server = self.server.is_some();
         // A backup reads more than memory holds.
         let memory_bytes = if self.load == CriticalityLoad::Backup { file_bytes / 2 } else { 1 << 30 };
         StoreDesign {
-            device: self.model,
-            device_bytes: (8 * file_bytes).max(512 << 20),
-            buffer_bytes: self.buffer << 20,
+            device: self.model.unwrap_or(if of_server { DeviceKind::Capped } else { DeviceKind::Hdd }),
+            device_bytes: if of_server { 4 << 30 } else { (8 * file_bytes).max(512 << 20) },
+            buffer_bytes: self.buffer.unwrap_or(if of_server { 32 } else { 64 }) << 20,
             memory_bytes: memory_bytes.max(64 << 20),
-            file_pages: file_bytes / PAGE_BYTES,
-            rules: clients::RULES,
+            file_pages: if of_server { 0 } else { file_bytes / PAGE_BYTES },
+            rules: if of_server { postgres::RULES } else { clients::RULES },
         }
     }
 }
@@ -118,6 +138,9 @@ impl CriticalityArgs {
 /// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &CriticalityArgs) -> Result<(), BenchError> {
     check_machine()?;
+    if args.server.is_some() {
+        check_programs(&["pgbench"])?;
+    }
     cleanup::install()?;
     let (known, unknown): (Vec<&str>, Vec<&str>) =
         args.policies.iter().map(String::as_str).partition(|policy| policies::is_known(policy));
@@ -141,12 +164,21 @@ pub(super) fn run_benchmark(args: &CriticalityArgs) -> Result<(), BenchError> {
 
     let (root, _files) = work_directory(None)?;
     let mut store = PolicyStore::set_up(design, &root)?;
-    let elsewhere = root.join("elsewhere");
-    if args.load == CriticalityLoad::Backup {
-        lay_out(&elsewhere, args.store().file_pages)?;
-    }
-    let measure = |mounted: &MountedSystem| measure_load(args.load, mounted, &elsewhere, seconds);
-    let table = take_turns(&mut store, &known, rounds, measure)?;
+    let table = match args.server {
+        None => {
+            let elsewhere = root.join("elsewhere");
+            if args.load == CriticalityLoad::Backup {
+                lay_out(&elsewhere, args.store().file_pages)?;
+            }
+            let measure = |mounted: &MountedSystem| measure_load(args.load, mounted, &elsewhere, seconds);
+            take_turns(&mut store, &known, rounds, measure)?
+        }
+        Some(DatabaseServer::Postgres) => {
+            let scale = if args.size == RunSize::Small { 1 } else { 30 };
+            let cluster = PostgresCluster::create(&store.mount(NO_POLICY)?, scale, &root)?;
+            take_turns(&mut store, &known, rounds, |mounted| cluster.measure(mounted, seconds))?
+        }
+    };
     report.table("rows", &table);
     report.print(args.json);
     Ok(())

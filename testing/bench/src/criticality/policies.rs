@@ -10,7 +10,7 @@ use super::super::slow_device::DeviceSpec;
 use super::super::system::{ComparedSystem, FetchChoice, MountedSystem, SystemKind, weir, weir_status};
 
 /// A mount without a policy.
-const NO_POLICY: &str = "none";
+pub(super) const NO_POLICY: &str = "none";
 /// All policies that are compared if the user names none.
 pub(super) const POLICIES: &str = "none,all,sync,critical,critical+process,critical+process+io";
 
