@@ -14,8 +14,11 @@ const MILLIS: u64 = 1000 * MICROS;
 const STRIPE_BYTES: u64 = 64 << 10;
 /// Rate at which bytes move: a disk's below its head, other devices' on their links.
 const BYTES_PER_SECOND: u64 = 500 << 20;
-/// Rate of all requests together on a device with limited throughput.
+/// Rate of all requests together on devices with limited throughput.
 const LIMITED_BYTES_PER_SECOND: u64 = 300 << 20;
+const CAPPED_BYTES_PER_SECOND: u64 = 12 << 20;
+/// Time from the end of a request's transfer to its answer on these devices.
+const AFTER_TRANSFER: u64 = 100 * MICROS;
 
 /// A device that can be modelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ValueEnum)]
@@ -39,6 +42,8 @@ pub(super) enum DeviceKind {
     /// bytes have moved. A flush waits for its turn and 0.1 ms. On two busy processors ext4 wrote 250 to 270
     /// MiB/s in writes of 1 MiB. A client that reads 1 MiB at a time waits for each read.
     Limited,
+    /// As `Limited`, but 12 MiB/s: a small cloud volume.
+    Capped,
 }
 
 /// Timing of a lane.
@@ -73,6 +78,7 @@ impl DeviceLane {
 impl DeviceKind {
     fn lanes(self) -> (usize, DeviceLane) {
         let steady = |nanos, at_once| (1, DeviceLane::Steady { nanos, flush: 0, at_once });
+        let link = |bytes_per_second| (1, DeviceLane::Link { bytes_per_second, after: AFTER_TRANSFER });
         let flash = DeviceLane::Steady { nanos: 400 * MICROS, flush: 400 * MICROS, at_once: 8 };
         let disk = DeviceLane::Disk { settle: 300 * MICROS, far: 4 * MILLIS, half_turn: 500 * MICROS };
         match self {
@@ -83,9 +89,8 @@ impl DeviceKind {
             DeviceKind::FlashTwo => (2, flash),
             DeviceKind::Disk => (1, disk),
             DeviceKind::DiskTwo => (2, disk),
-            DeviceKind::Limited => {
-                (1, DeviceLane::Link { bytes_per_second: LIMITED_BYTES_PER_SECOND, after: 100 * MICROS })
-            }
+            DeviceKind::Limited => link(LIMITED_BYTES_PER_SECOND),
+            DeviceKind::Capped => link(CAPPED_BYTES_PER_SECOND),
         }
     }
 
@@ -107,6 +112,7 @@ impl DeviceKind {
             }
             DeviceKind::DiskTwo => "two disks, striped by 64 KiB",
             DeviceKind::Limited => "300 MiB/s in all, 0.1 ms a request",
+            DeviceKind::Capped => "12 MiB/s in all, 0.1 ms a request",
         }
     }
 }

@@ -4,6 +4,7 @@ mod cleaning;
 mod cleanup;
 mod counters;
 mod cpu_affinity;
+mod criticality;
 mod delta_reads;
 mod device_model;
 mod device_speed;
@@ -89,6 +90,8 @@ enum BenchCommand {
     Scaling(scaling::ScalingArgs),
     /// How long small writes wait while another client reads, writes or truncates a large file.
     Interference(interference::InterferenceArgs),
+    /// How long a client waits beside others for which nobody waits, under each policy.
+    Criticality(criticality::CriticalityArgs),
     /// How long a mount takes after kill -9, part by part.
     Start(start::StartArgs),
     /// How far the time of a replay is from the time of its program, on other storage than it was traced on.
@@ -136,6 +139,7 @@ fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
         BenchCommand::Cleaning(args) => cleaning::run_benchmark(args),
         BenchCommand::LargeStore(args) => large_store::run_benchmark(args),
         BenchCommand::Interference(args) => interference::run_benchmark(args),
+        BenchCommand::Criticality(args) => criticality::run_benchmark(args),
         BenchCommand::Start(args) => start::run_benchmark(args),
         BenchCommand::FrontEnd(args) => front_end::run_benchmark(args),
         BenchCommand::Scaling(args) => scaling::run_benchmark(args),

@@ -10,7 +10,7 @@ use super::cleanup::CleanupGuard;
 use super::error::BenchError;
 
 /// Debian packages with every program that a benchmark runs.
-pub(super) const PACKAGES: &str = "fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3";
+pub(super) const PACKAGES: &str = "fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3 postgresql";
 
 /// A command without input.
 pub(super) fn command<A: AsRef<OsStr>>(

@@ -31,6 +31,26 @@ fn steady_writes_prints_weir_beside_ext4() {
 }
 
 #[test]
+fn criticality_prints_every_policy_that_weir_knows() {
+    if !can_mount() {
+        return;
+    }
+    let policies = ["none", "all", "sync", "file=/file", "critical", "unknown"];
+    let report =
+        bench(&["criticality", "--size", "small", "--model", "ssd", "--policies", &policies.join(",")]);
+    assert_eq!(report["left_out"], serde_json::json!(["unknown"]));
+    let rows = report["rows"].as_array().expect("rows");
+    let named: Vec<_> = rows.iter().map(|row| row["policy"].as_str().expect("a name")).collect();
+    assert_eq!(named, policies[..5]);
+    for row in rows {
+        for figure in ["p50_ms", "p99_ms", "p999_ms", "slowest_ms", "critical_per_s", "background_per_s"] {
+            assert!(row[figure][0].as_f64().expect("a figure") > 0.0, "{figure}: {row}");
+        }
+        assert!(row["buffer_mib"][0].as_f64().is_some(), "weir's status has it: {row}");
+    }
+}
+
+#[test]
 fn streams_prints_every_load_on_weir_with_either_order_beside_ext4() {
     if !can_mount() {
         return;
