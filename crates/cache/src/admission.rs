@@ -34,6 +34,8 @@ pub(crate) struct AdmissionQueue {
     to_bypass: VecDeque<WaitingOperation>,
     /// An operation waits for space in the store, or write-back found none: cleaning is worth while.
     wants_space: bool,
+    /// The operation that was decided about last waits for space that write-back makes in the buffer or in memory.
+    needs_write_back: bool,
     /// The last attempt gained no space, and nothing has changed since.
     cannot_gain_space: bool,
     /// Operations that had to wait so far.
@@ -106,6 +108,11 @@ impl AdmissionQueue {
     /// Whether an operation waits for space. Those that wait to bypass do not count.
     pub(crate) fn is_waiting(&self) -> bool {
         self.is_critical_waiting() || !self.background.is_empty()
+    }
+
+    /// Whether an operation waits for space that write-back makes.
+    fn needs_write_back(&self) -> bool {
+        self.needs_write_back && self.is_waiting()
     }
 
     /// Whether a critical operation waits for space.
@@ -388,7 +395,8 @@ impl AdmissionControl {
         if buffer.open_bytes() > UNWRITTEN_BYTES_MAX {
             return AdmissionDecision::Wait(AdmissionWait::ForSpace);
         }
-        if free < buffer_bytes + kept || crowded {
+        space.admission.needs_write_back = free < buffer_bytes + kept || crowded;
+        if space.admission.needs_write_back {
             return self.decide_without_write_back(space, cost.claim);
         }
         space.retries.note_space_found();
@@ -438,6 +446,7 @@ impl AdmissionControl {
                 || log.is_half_full()
                 || self.shared.settings().is_near_limit(pages.memory())
                 || pages.punches_pending() > PUNCHES_MAX
+                || (space.admission.needs_write_back() && pages.is_dirty())
                 || (pages.punches_pending() > 0 && space.store().space().is_host_fs_known_full())
                 // Unless the host file system gives them space.
                 || (space.admission.is_waiting()

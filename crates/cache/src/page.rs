@@ -257,6 +257,11 @@ impl CachedPage {
         self.dirty.is_some()
     }
 
+    /// Whether all its bytes are changes that no write-back has taken.
+    pub(crate) fn is_dirty_as_a_whole(&self) -> bool {
+        self.dirty.as_ref().is_some_and(|dirty| dirty.ranges.iter().eq([0..BLOCK_BYTES]))
+    }
+
     pub(crate) fn is_whole_and_dirty(&self) -> bool {
         self.is_whole() && self.is_dirty()
     }

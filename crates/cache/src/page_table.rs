@@ -780,13 +780,12 @@ impl PageTable {
             .max()
     }
 
-    /// The bytes of a page that memory has whole, unless the log lacks some that the store lacks.
+    /// The bytes of a page of which the log has all bytes, whatever the store has.
     pub(crate) fn logged_page(&self, key: PageKey) -> Option<&Page> {
         let entry = self.get(&key)?;
+        let is_logged = !entry.is_unlogged() || is_planted(CacheBug::DifferenceOverUnlogged);
         match entry.body() {
-            PageBody::Whole(page) if !entry.is_unlogged() || is_planted(CacheBug::DifferenceOverUnlogged) => {
-                Some(page)
-            }
+            PageBody::Whole(page) if is_logged && entry.is_dirty_as_a_whole() => Some(page),
             _ => None,
         }
     }

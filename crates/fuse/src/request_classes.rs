@@ -40,12 +40,17 @@ impl RequestClasses {
     }
 
     /// The origin of a request of this task, if rules are in force. `file_rules` are those that hold for its
-    /// file.
+    /// file. A request without a task is critical: the kernel makes it, for example to write a mapping back, and
+    /// somebody may wait for that.
     #[inline]
     pub(crate) fn origin(&self, task: u32, file_rules: impl FnOnce() -> RuleMask) -> Option<Origin> {
         let in_force = self.in_force.load();
         let RulesInForce { rules, tasks, .. } = in_force.as_deref()?;
-        let (rule, class) = rules.decide(tasks.rules_of(task), file_rules());
+        let task_rules = tasks.rules_of(task);
+        if task == 0 {
+            return Some(Origin::UNMATCHED);
+        }
+        let (rule, class) = rules.decide(task_rules, file_rules());
         Some(Origin { task, rule, class })
     }
 
@@ -84,6 +89,7 @@ mod tests {
         keeper.step(&mut |_| Ok(rules.task_mask(&TaskFacts { title: "tar".into(), ..TaskFacts::default() })));
         let origin = classes.origin(7, every_rule);
         assert_eq!(origin, Some(Origin { task: 7, rule: 0, class: RequestClass::Background }));
+        assert_eq!(classes.origin(0, every_rule), Some(Origin::UNMATCHED));
         classes.clear();
         assert_eq!(classes.origin(7, every_rule), None);
     }

@@ -61,10 +61,13 @@ pub(crate) struct WritePolicy {
     classes: Arc<RequestClasses>,
     lending: Arc<LendingCounters>,
     streams: StreamSettings,
+    /// Held for a whole change, which may wait for devices.
+    changing: Mutex<()>,
+    /// Held for moments.
     in_force: Mutex<PolicyInForce>,
 }
 
-/// What is in force now. One change at a time holds its lock to the end.
+/// What is in force now.
 pub(crate) struct PolicyInForce {
     pub(crate) data: DataMode,
     choice: Option<PolicyChoice>,
@@ -102,9 +105,10 @@ impl WritePolicy {
             classes: Arc::default(),
             lending: Arc::default(),
             streams,
+            changing: Mutex::default(),
             in_force: Mutex::new(in_force),
         };
-        policy.apply(&mut policy.in_force(), choice);
+        policy.apply(choice);
         policy
     }
 
@@ -118,9 +122,13 @@ impl WritePolicy {
         self.lending.report()
     }
 
-    /// What is in force. It does not change while the result lives.
+    /// What is in force.
     pub(crate) fn in_force(&self) -> MutexGuard<'_, PolicyInForce> {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin_change(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the data mode. After an error of `make_durable` it is unchanged.
@@ -129,14 +137,18 @@ impl WritePolicy {
         data: DataMode,
         make_durable: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut in_force = self.in_force();
-        let before = std::mem::replace(&mut in_force.data, data);
-        // First of all: a sync covers all bypassed pages only if no write bypasses the buffer any more.
-        let is_stricter = in_force.logs_everything();
-        if is_stricter {
-            self.set_cache(&in_force);
-        }
+        let _turn = self.begin_change();
+        let before = {
+            let mut in_force = self.in_force();
+            let before = std::mem::replace(&mut in_force.data, data);
+            // First of all: a sync covers all bypassed pages only if no write bypasses the buffer any more.
+            if in_force.logs_everything() {
+                self.set_cache(&in_force);
+            }
+            before
+        };
         let made = make_durable();
+        let mut in_force = self.in_force();
         if made.is_err() {
             in_force.data = before;
         }
@@ -151,28 +163,36 @@ impl WritePolicy {
         choice: PolicyChoice,
         make_durable: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut in_force = self.in_force();
-        self.apply(&mut in_force, Some(choice));
-        if in_force.logs_everything() { make_durable() } else { Ok(()) }
+        let _turn = self.begin_change();
+        self.apply(Some(choice));
+        let logs_everything = self.in_force().logs_everything();
+        if logs_everything { make_durable() } else { Ok(()) }
     }
 
-    fn apply(&self, in_force: &mut PolicyInForce, choice: Option<PolicyChoice>) {
+    fn apply(&self, choice: Option<PolicyChoice>) {
         let rules = choice.as_ref().map(|choice| choice.policy.rules_in_force(choice.rules.clone()));
         let rules = Arc::new(rules.unwrap_or_default());
         let lending_level =
             choice.as_ref().map_or(LendingLevel::None, |choice| choice.policy.lending_level());
-        in_force.choice = choice;
         // Masks of two rule sets must not meet.
         self.classes.clear();
-        in_force._lender = None;
-        in_force._rule_keeper = None;
+        {
+            let mut in_force = self.in_force();
+            in_force.choice = choice;
+            in_force._lender = None;
+            in_force._rule_keeper = None;
+            self.set_cache(&in_force);
+        }
+        // Looks at every name if rules are about files.
         self.fs.set_rules(rules.clone());
         if !rules.rules().is_empty() {
             let background = (lending_level != LendingLevel::None).then(Arc::default);
-            in_force._rule_keeper = self.keep_rules(rules, background.clone());
-            in_force._lender = background.and_then(|requests| self.lend(lending_level, requests));
+            let rule_keeper = self.keep_rules(rules, background.clone());
+            let lender = background.and_then(|requests| self.lend(lending_level, requests));
+            let mut in_force = self.in_force();
+            in_force._rule_keeper = rule_keeper;
+            in_force._lender = lender;
         }
-        self.set_cache(in_force);
     }
 
     /// Puts rules in force, and starts the thread that finds those that hold for tasks and renamed files. It

@@ -23,6 +23,10 @@ const FETCH_PAGES: usize = 64;
 /// for the next.
 const BACKGROUND_FETCH_PAGES: usize = 8;
 
+/// Fetch steps for critical reads after which one for background reads follows: they must come to an end, for
+/// the kernel locks their pages.
+const CRITICAL_FETCHES_IN_A_ROW: u32 = 8;
+
 /// Pages of streams that one step looks at under the lock, if they are in memory.
 const READ_AHEAD_LOOKS: usize = 512;
 
@@ -48,6 +52,8 @@ pub(crate) struct WaitingReads {
     in_flight: u64,
     /// The number of these for which a critical read waits.
     critical_in_flight: u64,
+    /// Fetch steps for critical reads since one for background reads, while some wait.
+    critical_in_a_row: u32,
 }
 
 struct WaitingRead {
@@ -218,10 +224,8 @@ impl WaitingReads {
             });
             if asked {
                 self.queue_of(read.origin.class).insert(key, cause);
-            } else if read.origin.class == RequestClass::Critical
-                && let Some(cause) = self.background.remove(&key)
-            {
-                self.queue.insert(key, cause);
+            } else if read.origin.class == RequestClass::Critical {
+                self.make_page_critical(key);
             }
             if asked && cause == FetchCause::Read && pages.get(&key).is_some_and(CachedPage::is_dirty) {
                 self.prefetch.add_credit(key.object);
@@ -233,16 +237,23 @@ impl WaitingReads {
     /// Makes the waiting reads of a task critical. Returns whether some are not being fetched yet.
     pub(crate) fn make_critical(&mut self, task: u32) -> bool {
         let before = self.queue.len();
+        let mut wanted = Vec::new();
         for read in self.waiting.values_mut().filter(|read| read.origin.task == task) {
             read.origin.class = RequestClass::Critical;
-            let wanted = read.missing.iter().map(|&(page, ..)| PageKey { object: read.object, page });
-            for key in wanted {
-                if let Some(cause) = self.background.remove(&key) {
-                    self.queue.insert(key, cause);
-                }
-            }
+            wanted.extend(read.missing.iter().map(|&(page, ..)| PageKey { object: read.object, page }));
         }
+        wanted.into_iter().for_each(|key| self.make_page_critical(key));
         self.queue.len() > before
+    }
+
+    /// A critical read waits for a page that others asked for.
+    fn make_page_critical(&mut self, key: PageKey) {
+        if let Some(cause) = self.background.remove(&key) {
+            self.queue.insert(key, cause);
+        }
+        if let Some((_, class)) = self.blocked.get_mut(&key) {
+            *class = RequestClass::Critical;
+        }
     }
 
     fn queue_of(&mut self, class: RequestClass) -> &mut BTreeMap<PageKey, FetchCause> {
@@ -282,11 +293,23 @@ impl WaitingReads {
     /// Takes pages off the queues, to be fetched.
     pub(crate) fn begin_fetches(&mut self, pages: &mut PageTable) -> Vec<PageFetch> {
         let mut fetches = Vec::new();
-        self.begin_awaited_fetches(RequestClass::Critical, FETCH_PAGES, pages, &mut fetches);
-        self.critical_in_flight += fetches.len() as u64;
+        let is_background_s_turn = self.critical_in_a_row >= CRITICAL_FETCHES_IN_A_ROW;
+        if !is_background_s_turn {
+            self.begin_awaited_fetches(RequestClass::Critical, FETCH_PAGES, pages, &mut fetches);
+            self.critical_in_flight += fetches.len() as u64;
+        }
+        if !fetches.is_empty() && !self.background.is_empty() {
+            self.critical_in_a_row += 1;
+        }
         if fetches.is_empty() {
-            let most = if self.critical_in_flight > 0 { BACKGROUND_FETCH_PAGES } else { FETCH_PAGES };
+            self.critical_in_a_row = 0;
+            let is_critical_waiting = self.critical_in_flight > 0 || !self.queue.is_empty();
+            let most = if is_critical_waiting { BACKGROUND_FETCH_PAGES } else { FETCH_PAGES };
             self.begin_awaited_fetches(RequestClass::Background, most, pages, &mut fetches);
+        }
+        if fetches.is_empty() {
+            self.begin_awaited_fetches(RequestClass::Critical, FETCH_PAGES, pages, &mut fetches);
+            self.critical_in_flight += fetches.len() as u64;
         }
         if fetches.is_empty() {
             self.begin_fetches_ahead(pages, &mut fetches);

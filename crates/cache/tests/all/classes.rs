@@ -2,7 +2,7 @@
 
 use crate::common::plain::Machine;
 use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, ObjectChange, SyncScope, TransactionCost};
-use device::{BLOCK_BYTES, ObjectId, PageNo, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, VolumeId};
 use request::{LendingLevel, Origin, RequestClass};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -209,4 +209,90 @@ fn pages_for_critical_reads_are_fetched_first() {
     while !of_backup.iter().all(|read| read.load(Ordering::Relaxed)) {
         cache.step(BackgroundTask::Fetch);
     }
+}
+
+/// Reads 100 bytes of a page. The result says whether they have been read.
+fn read_soon(cache: &Cache, origin: Origin, object: ObjectId, page: u64) -> Arc<AtomicBool> {
+    let answered = Arc::new(AtomicBool::new(false));
+    let answer = answered.clone();
+    let then = Box::new(move |bytes: Result<_, CacheError>| answer.store(bytes.is_ok(), Ordering::Relaxed));
+    cache.read_for(origin, (object, page * PAGE, 100), 0, then);
+    answered
+}
+
+/// A cache that has nothing in memory, and the objects FILE and LOG in its store.
+fn open_cold(machine: &Machine) -> Cache {
+    let cache = open(machine);
+    for object in [FILE, LOG] {
+        for page in 0..60 {
+            machine.write(&cache, object, page * 16, &[4; 16 * BLOCK_BYTES]).expect("space");
+        }
+    }
+    cache.drain().expect("sound disks");
+    crash(machine, cache)
+}
+
+/// Fetches, while one critical read after the other arrives.
+fn fetch_beside_critical_reads(cache: &Cache) {
+    for page in 0..900 {
+        read_soon(cache, CRITICAL, LOG, page);
+        cache.step(BackgroundTask::Fetch);
+    }
+}
+
+#[test]
+fn a_background_read_is_answered_beside_critical_ones_that_never_end() {
+    let machine = Machine::new(7);
+    let cache = open_cold(&machine);
+    let of_backup = read_soon(&cache, BACKGROUND, FILE, 1);
+    fetch_beside_critical_reads(&cache);
+    assert!(of_backup.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_critical_read_joins_a_background_one_on_a_page_that_a_clone_blocks() {
+    let machine = Machine::new(8);
+    let cache = open_cold(&machine);
+    let target = VolumeId::MAIN.object(9, 1);
+    let clone = ObjectChange::Transfer(PageTransfer::clone_of(FILE, target));
+    machine.apply(&cache, &[clone]).expect("space");
+    read_soon(&cache, BACKGROUND, target, 1);
+    cache.step(BackgroundTask::Fetch);
+    let of_critical = read_soon(&cache, CRITICAL, target, 1);
+    while cache.status().pending_transfers > 0 {
+        cache.step(BackgroundTask::WriteBack);
+        cache.step(BackgroundTask::Commit);
+    }
+    cache.step(BackgroundTask::Fetch);
+    assert!(of_critical.load(Ordering::Relaxed));
+}
+
+#[test]
+fn a_background_write_that_waits_for_the_log_has_it_written_back() {
+    let machine = Machine::new(9);
+    // A store that could get more space: no reason to write back by itself.
+    machine.store.set_space(16384);
+    let cache = open(&machine);
+    let capacity = cache.buffer().capacity_bytes();
+    let mut page = 0;
+    while cache.buffer().free_bytes() > capacity / 2 + 3 * PAGE {
+        machine.write(&cache, LOG, 16 * page, &[1; BLOCK_BYTES]).expect("space");
+        page += 1;
+    }
+    machine.sync(&cache).expect("a buffer that works");
+    let answered = Arc::new(AtomicBool::new(false));
+    let answer = answered.clone();
+    const BYTES: [u8; 63 * BLOCK_BYTES] = [2; 63 * BLOCK_BYTES];
+    let cost = TransactionCost::of(&[pages_of(FILE, 0, &BYTES)]).by(BACKGROUND);
+    let write = |tx: &mut CacheTransaction<'_>| tx.apply(&[pages_of(FILE, 0, &BYTES)]);
+    cache.transact(cost, write, move |done: Result<_, CacheError>| {
+        answer.store(done.is_ok(), Ordering::Relaxed)
+    });
+    assert!(!answered.load(Ordering::Relaxed), "the log is too full for it");
+    for _ in 0..20 {
+        for task in BackgroundTask::ALL {
+            cache.step(task);
+        }
+    }
+    assert!(answered.load(Ordering::Relaxed));
 }
