@@ -3,7 +3,7 @@
 use crate::background_requests::BackgroundRequests;
 use crate::task_table::{TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus};
 use arc_swap::ArcSwapOption;
-use request::{Origin, RuleMask, RuleSet};
+use request::{Origin, RequestClass, RuleMask, RuleSet};
 use std::sync::Arc;
 
 /// The rules in force for a mount: none at first. Whoever changes the rules shares it with the server.
@@ -54,6 +54,11 @@ impl RequestClasses {
         Some(Origin { task, rule, class })
     }
 
+    /// Whether a request of this task is critical. `file_rules` are those that hold for its file.
+    pub fn is_critical(&self, task: u32, file_rules: RuleMask) -> bool {
+        self.origin(task, || file_rules).is_none_or(|origin| origin.class == RequestClass::Critical)
+    }
+
     /// The list of background requests, if there is one.
     pub(crate) fn background(&self) -> Option<Arc<BackgroundRequests>> {
         self.in_force.load().as_deref()?.background.clone()
@@ -76,7 +81,7 @@ impl RequestClasses {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use request::{RequestClass, TaskFacts};
+    use request::TaskFacts;
 
     #[test]
     fn a_task_is_critical_until_it_is_known() {

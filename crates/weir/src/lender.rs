@@ -7,7 +7,7 @@
 use crate::lending_plan::{TaskWaits, tasks_to_lend_to};
 use crate::mount_point::device_of;
 use cache::Cache;
-use fs::Ino;
+use fs::{Fs, Ino};
 use fuse::{BackgroundRequests, RequestClasses, TaskCursor};
 use host::{MountTable, OpenInode, TaskReadError, TaskWait, TaskWaitReader};
 use request::LendingLevel;
@@ -58,6 +58,7 @@ impl LendingCounters {
 /// The mount whose operations can wait.
 pub(crate) struct LendingMount {
     pub(crate) cache: Cache,
+    pub(crate) fs: Fs,
     pub(crate) classes: Arc<RequestClasses>,
     pub(crate) dir: PathBuf,
 }
@@ -75,7 +76,7 @@ impl LenderThread {
         requests: Arc<BackgroundRequests>,
         counters: Arc<LendingCounters>,
     ) -> io::Result<LenderThread> {
-        let waits = MountWaits::new(mount.dir);
+        let waits = MountWaits::new(mount.dir, mount.fs, mount.classes.clone());
         let lender = Lender {
             cache: mount.cache,
             classes: mount.classes,
@@ -160,6 +161,8 @@ fn processor_time() -> Duration {
 /// What tasks wait for in the kernel, as far as it belongs to a mount.
 struct MountWaits {
     dir: PathBuf,
+    fs: Fs,
+    classes: Arc<RequestClasses>,
     reader: TaskWaitReader,
     /// The major and minor number of the mounted file system, once it is known.
     device: Option<(u32, u32)>,
@@ -170,9 +173,11 @@ struct MountWaits {
 }
 
 impl MountWaits {
-    fn new(dir: PathBuf) -> MountWaits {
+    fn new(dir: PathBuf, fs: Fs, classes: Arc<RequestClasses>) -> MountWaits {
         MountWaits {
             dir,
+            fs,
+            classes,
             reader: TaskWaitReader::default(),
             device: None,
             known_mounts: HashMap::new(),
@@ -232,6 +237,10 @@ impl TaskWaits for MountWaits {
             }
             Err(_) => TaskWait::Other,
         }
+    }
+
+    fn is_critical(&self, task: u32, inode: Ino) -> bool {
+        self.classes.is_critical(task, self.fs.rules_of(inode))
     }
 
     fn lock_holders(&mut self, inode: Ino) -> Vec<u32> {

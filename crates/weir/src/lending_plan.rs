@@ -17,12 +17,16 @@ pub(crate) trait TaskWaits {
     /// The locks that a task may wait for, without those of other file systems.
     fn wait_of(&mut self, task: u32) -> TaskWait;
 
+    /// Whether requests of a task to `inode` are critical.
+    fn is_critical(&self, task: u32, inode: Ino) -> bool;
+
     /// The threads of all processes that hold a file lock on `inode`.
     fn lock_holders(&mut self, inode: Ino) -> Vec<u32>;
 }
 
 /// The tasks with requests under way that `critical` tasks wait for, directly or through the holders of file
-/// locks. Each task is looked at once.
+/// locks. Of a critical task only the waits for files count for which its requests are critical. Each task is
+/// looked at once, or once more if it turns out to hold a lock.
 pub(crate) fn tasks_to_lend_to(
     critical: &[u32],
     requests: &[BackgroundRequest],
@@ -31,13 +35,27 @@ pub(crate) fn tasks_to_lend_to(
     let mut lend_to = BTreeSet::new();
     // A task with a request under way waits for the daemon, not for a lock.
     let answered_later: HashSet<u32> = requests.iter().map(|request| request.task).collect();
-    let mut to_look_at: VecDeque<u32> =
-        critical.iter().copied().filter(|task| !answered_later.contains(task)).collect();
-    let mut known: HashSet<u32> = to_look_at.iter().copied().collect();
+    let mut critical = critical.iter().copied().filter(|task| !answered_later.contains(task));
+    let mut holders_left = VecDeque::new();
+    let mut followed = HashSet::new();
     let mut locked_files = HashSet::new();
     for _ in 0..LOOKS_MAX {
-        let Some(task) = to_look_at.pop_front() else { break };
-        let holders = match waits.wait_of(task) {
+        let (task, is_holder) = match critical.next() {
+            Some(task) => (task, false),
+            None => match holders_left.pop_front() {
+                Some(task) => (task, true),
+                None => break,
+            },
+        };
+        if followed.contains(&task) {
+            continue;
+        }
+        let wait = waits.wait_of(task);
+        if !is_holder && !is_critical(task, &wait, waits) {
+            continue;
+        }
+        followed.insert(task);
+        let holders = match wait {
             TaskWait::Inodes(inodes) => {
                 tasks_of(requests, |request| inodes.iter().any(|open| request.locks.has(Ino(open.inode))))
             }
@@ -51,12 +69,22 @@ pub(crate) fn tasks_to_lend_to(
         for holder in holders {
             if answered_later.contains(&holder) {
                 lend_to.insert(holder);
-            } else if known.insert(holder) {
-                to_look_at.push_back(holder);
+            } else {
+                holders_left.push_back(holder);
             }
         }
     }
     lend_to
+}
+
+/// Whether a wait of a task that makes critical requests is for one.
+fn is_critical(task: u32, wait: &TaskWait, waits: &impl TaskWaits) -> bool {
+    match wait {
+        TaskWait::Inodes(inodes) => inodes.iter().any(|open| waits.is_critical(task, Ino(open.inode))),
+        TaskWait::FileLock(locked) => waits.is_critical(task, Ino(locked.inode)),
+        TaskWait::Directories => true,
+        TaskWait::Other => false,
+    }
 }
 
 fn tasks_of(requests: &[BackgroundRequest], is_wanted: impl Fn(&BackgroundRequest) -> bool) -> Vec<u32> {
@@ -98,6 +126,7 @@ mod tests {
     struct Model {
         waits: HashMap<u32, TaskWait>,
         holders: HashMap<u64, Vec<u32>>,
+        background_files: HashSet<u64>,
         looked_at: Vec<u32>,
     }
 
@@ -105,6 +134,10 @@ mod tests {
         fn wait_of(&mut self, task: u32) -> TaskWait {
             self.looked_at.push(task);
             self.waits.get(&task).cloned().unwrap_or(TaskWait::Other)
+        }
+
+        fn is_critical(&self, _task: u32, inode: Ino) -> bool {
+            !self.background_files.contains(&inode.0)
         }
 
         fn lock_holders(&mut self, inode: Ino) -> Vec<u32> {
@@ -124,7 +157,7 @@ mod tests {
         Model {
             waits: waits.iter().cloned().collect(),
             holders: holders.iter().map(|&(inode, tasks)| (inode, tasks.to_vec())).collect(),
-            looked_at: Vec::new(),
+            ..Model::default()
         }
     }
 
@@ -135,6 +168,17 @@ mod tests {
         assert_eq!(plan(&[1, 2], &requests, &mut one), [11, 13, 14]);
         let mut none = model(&[(11, on_file(4))], &[]);
         assert!(plan(&[1, 2], &requests, &mut none).is_empty());
+    }
+
+    #[test]
+    fn a_wait_for_a_background_file_counts_for_holders_only() {
+        let requests = [request(11, 3)];
+        let mut alone = model(&[(1, on_file(3))], &[]);
+        alone.background_files.insert(3);
+        assert!(plan(&[1], &requests, &mut alone).is_empty());
+        let mut holder = model(&[(1, on_file(3)), (2, on_lock(4))], &[(4, &[1])]);
+        holder.background_files.insert(3);
+        assert_eq!(tasks_to_lend_to(&[1, 2], &requests, &mut holder), BTreeSet::from([11]));
     }
 
     #[test]

@@ -222,6 +222,7 @@ impl WritePolicy {
     fn lend(&self, level: LendingLevel, requests: Arc<BackgroundRequests>) -> Option<LenderThread> {
         let mount = LendingMount {
             cache: Cache::clone(&self.cache),
+            fs: self.fs.clone(),
             classes: self.classes.clone(),
             dir: self.dir.clone(),
         };
