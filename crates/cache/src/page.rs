@@ -259,7 +259,7 @@ impl CachedPage {
 
     /// Whether all its bytes are changes that no write-back has taken.
     pub(crate) fn is_dirty_as_a_whole(&self) -> bool {
-        self.dirty.as_ref().is_some_and(|dirty| dirty.ranges.iter().eq([0..BLOCK_BYTES]))
+        self.dirty.as_ref().is_some_and(|dirty| dirty.ranges.iter().eq(std::iter::once(0..BLOCK_BYTES)))
     }
 
     pub(crate) fn is_whole_and_dirty(&self) -> bool {
