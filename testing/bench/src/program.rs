@@ -10,7 +10,8 @@ use super::cleanup::CleanupGuard;
 use super::error::BenchError;
 
 /// Debian packages with every program that a benchmark runs.
-pub(super) const PACKAGES: &str = "fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3 postgresql";
+pub(super) const PACKAGES: &str =
+    "fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3 postgresql redis-server";
 
 /// A command without input.
 pub(super) fn command<A: AsRef<OsStr>>(

@@ -9,12 +9,16 @@
 //! | `conflict` | a critical and a background client that need the same lock |
 //! | `backup` | a backup beside a critical client that syncs |
 //! | `postgres` | PostgreSQL, whose checkpoints are background |
+//! | `redis` | Redis, whose snapshots and rewrites are background |
+//! | `server` | a server's process |
 
 mod backup;
 mod clients;
 mod conflict;
 mod policies;
 mod postgres;
+mod redis;
+mod server;
 
 use std::path::Path;
 
@@ -32,6 +36,7 @@ use super::system::MountedSystem;
 use super::workload::{PAGE_BYTES, lay_out};
 use policies::{NO_POLICY, PolicyStore, StoreDesign};
 use postgres::PostgresCluster;
+use redis::RedisData;
 
 /// A figure of a turn: its key in the JSON, the head of its column, and its value.
 type TurnFigure = (&'static str, &'static str, f64);
@@ -48,6 +53,9 @@ pub(super) struct CriticalityArgs {
     /// Measure a server instead of these clients
     #[arg(long, value_enum, conflicts_with = "load")]
     server: Option<DatabaseServer>,
+    /// With `redis`: the share of the requests that are updates, in percent: 50 is like YCSB's load A, 5 like B
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=100))]
+    updates: u64,
     /// The modelled device of the store; the buffer is a file below the temporary directory [default: hdd,
     /// for a server capped]
     #[arg(long, value_enum)]
@@ -85,6 +93,8 @@ enum CriticalityLoad {
 enum DatabaseServer {
     /// PostgreSQL and pgbench, 16 clients, at scale 30 or with `small` 1
     Postgres,
+    /// Redis with `appendfsync always`, 40 clients, 200,000 keys of 1,000 B or with `small` 2,000
+    Redis,
 }
 
 impl CriticalityArgs {
@@ -92,6 +102,7 @@ impl CriticalityArgs {
     fn load_text(&self) -> &'static str {
         match (self.server, self.load) {
             (Some(DatabaseServer::Postgres), _) => "pgbench, 16 clients",
+            (Some(DatabaseServer::Redis), _) => "Redis, appendfsync always, 40 clients that read and update",
             (None, CriticalityLoad::Lock) => {
                 "a critical client writes 8 KiB at random and sleeps 2 ms, beside one that does so at full speed and fsyncs after \
                  512 writes, in the same file"
@@ -130,7 +141,11 @@ impl CriticalityArgs {
             buffer_bytes: self.buffer.unwrap_or(if of_server { 32 } else { 64 }) << 20,
             memory_bytes: memory_bytes.max(64 << 20),
             file_pages: if of_server { 0 } else { file_bytes / PAGE_BYTES },
-            rules: if of_server { postgres::RULES } else { clients::RULES },
+            rules: match self.server {
+                None => clients::RULES,
+                Some(DatabaseServer::Postgres) => postgres::RULES,
+                Some(DatabaseServer::Redis) => redis::RULES,
+            },
         }
     }
 }
@@ -138,8 +153,10 @@ impl CriticalityArgs {
 /// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &CriticalityArgs) -> Result<(), BenchError> {
     check_machine()?;
-    if args.server.is_some() {
-        check_programs(&["pgbench"])?;
+    match args.server {
+        None => {}
+        Some(DatabaseServer::Postgres) => check_programs(&["pgbench"])?,
+        Some(DatabaseServer::Redis) => check_programs(&["redis-server"])?,
     }
     cleanup::install()?;
     let (known, unknown): (Vec<&str>, Vec<&str>) =
@@ -177,6 +194,11 @@ pub(super) fn run_benchmark(args: &CriticalityArgs) -> Result<(), BenchError> {
             let scale = if args.size == RunSize::Small { 1 } else { 30 };
             let cluster = PostgresCluster::create(&store.mount(NO_POLICY)?, scale, &root)?;
             take_turns(&mut store, &known, rounds, |mounted| cluster.measure(mounted, seconds))?
+        }
+        Some(DatabaseServer::Redis) => {
+            let keys = if args.size == RunSize::Small { 2000 } else { 200_000 };
+            let redis = RedisData::create(&store.mount(NO_POLICY)?, keys, args.updates, &root)?;
+            take_turns(&mut store, &known, rounds, |mounted| redis.measure(mounted, seconds))?
         }
     };
     report.table("rows", &table);

@@ -1,23 +1,20 @@
 //! PostgreSQL on the mount, and pgbench's transactions, which are like TPC-B.
 
 use std::fs::{self, File, Permissions};
-use std::io;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use super::super::cleanup::{self, CleanupGuard};
 use super::super::error::BenchError;
 use super::super::program::{command, run, run_until_stopped};
 use super::super::quantile::quantile;
 use super::super::system::MountedSystem;
 use super::TurnFigure;
 use super::policies::buffer_mib;
+use super::server::RunningServer;
 
 /// The rules that weir comes with.
 pub(super) const RULES: &str = include_str!("../../../../rules/postgresql.rules");
@@ -31,8 +28,6 @@ const SETTINGS: [&str; 6] = [
     "checkpoint_timeout=30s",
     "max_connections=60",
 ];
-/// Limit for the start of the server.
-const START_MAX: Duration = Duration::from_secs(120);
 const CLIENTS: &str = "16";
 
 /// A cluster on the mount. Its socket and logs are beside the mount.
@@ -134,7 +129,7 @@ impl PostgresCluster {
         Ok(position.parse().unwrap_or(f64::NAN))
     }
 
-    fn start(&self) -> Result<PostgresServer, BenchError> {
+    fn start(&self) -> Result<RunningServer, BenchError> {
         let path = self.beside.join("log");
         let log = File::options().create(true).append(true).open(&path);
         let log = log.map_err(|error| BenchError::io("cannot create", &path, error))?;
@@ -143,18 +138,8 @@ impl PostgresCluster {
         for setting in SETTINGS {
             postgres.args(["-c", setting]);
         }
-        // Its own process group: Ctrl-C must not reach it before the benchmark stops it.
-        postgres.process_group(0).stdout(Stdio::null()).stderr(log);
-        let server = PostgresServer::start(&mut postgres)?;
-        let start = Instant::now();
-        while run(&mut self.program("pg_isready")).is_err() {
-            if start.elapsed() > START_MAX {
-                let says = fs::read_to_string(&path).unwrap_or_default();
-                return Err(BenchError::Late { what: "postgres".to_owned(), says });
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(server)
+        let is_ready = || run(&mut self.program("pg_isready")).is_ok();
+        RunningServer::start(postgres.stderr(log), Signal::INT, is_ready)
     }
 
     /// Reads and removes pgbench's logs, one for each thread: the third word of a line is a latency.
@@ -177,32 +162,6 @@ impl PostgresCluster {
 /// The rate in pgbench's report.
 fn tps(report: &str) -> Option<f64> {
     report.lines().find_map(|line| line.strip_prefix("tps = ")?.split(' ').next()?.parse().ok())
-}
-
-/// A running server. Dropping it ends all its processes, with a checkpoint.
-struct PostgresServer {
-    _end: CleanupGuard,
-}
-
-impl PostgresServer {
-    fn start(postgres: &mut Command) -> Result<PostgresServer, BenchError> {
-        let child: Arc<Mutex<Option<Child>>> = Arc::default();
-        let started = Arc::clone(&child);
-        let end = CleanupGuard::new(move || {
-            if let Some(mut child) = started.lock().unwrap_or_else(PoisonError::into_inner).take() {
-                // kill -9 would leave the server's other processes behind, with files open on the mount.
-                let _ = kill_process(Pid::from_child(&child), Signal::INT);
-                let _ = child.wait();
-            }
-        });
-        let spawn = || -> io::Result<()> {
-            *child.lock().unwrap_or_else(PoisonError::into_inner) = Some(postgres.spawn()?);
-            Ok(())
-        };
-        cleanup::uninterrupted(spawn)
-            .map_err(|error| BenchError::io("cannot start", postgres.get_program(), error))?;
-        Ok(PostgresServer { _end: end })
-    }
 }
 
 /// The directory of Debian's newest PostgreSQL.
