@@ -23,7 +23,7 @@ const UNWRITTEN_BYTES_MAX: u64 = 8 * buffer::GROUP_BYTES;
 const PUNCHES_MAX: usize = 512;
 
 /// Operations that wait for space, in their order of arrival. A part of
-/// [`CacheSpace`](crate::space::CacheSpace).
+/// [`CacheSpace`].
 #[derive(Default)]
 pub(crate) struct AdmissionQueue {
     /// Critical ones, which go before all others.

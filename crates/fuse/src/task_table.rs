@@ -60,7 +60,7 @@ struct TaskTableCounts {
     tasks_unreadable: AtomicU64,
 }
 
-/// Where the next [`select`](TaskTable::select) begins.
+/// Where the next selection of tasks begins.
 #[derive(Debug, Default)]
 pub struct TaskCursor {
     set: usize,

@@ -49,7 +49,7 @@ impl RuleSet {
     /// The most rules: as many as a mask has bits.
     pub const RULES_MAX: usize = Origin::NO_RULE as usize;
 
-    /// The most rules of a file: two more are [weir's own](RuleSet::with_tags).
+    /// The most rules of a file: two more are weir's own.
     pub const USER_RULES_MAX: usize = RuleSet::RULES_MAX - 2;
 
     pub(crate) fn of(rules: Vec<ClassRule>) -> RuleSet {

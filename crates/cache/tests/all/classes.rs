@@ -282,7 +282,7 @@ fn a_background_write_that_waits_for_the_log_has_it_written_back() {
     machine.sync(&cache).expect("a buffer that works");
     let answered = Arc::new(AtomicBool::new(false));
     let answer = answered.clone();
-    const BYTES: [u8; 63 * BLOCK_BYTES] = [2; 63 * BLOCK_BYTES];
+    static BYTES: [u8; 63 * BLOCK_BYTES] = [2; 63 * BLOCK_BYTES];
     let cost = TransactionCost::of(&[pages_of(FILE, 0, &BYTES)]).by(BACKGROUND);
     let write = |tx: &mut CacheTransaction<'_>| tx.apply(&[pages_of(FILE, 0, &BYTES)]);
     cache.transact(cost, write, move |done: Result<_, CacheError>| {
