@@ -90,11 +90,11 @@ impl SimulationRun {
             }
             SwarmEvent::Time => self.pass_time(),
         }
+        self.lend();
         if self.deliver()? > 0 {
             self.turns_without_reply = 0;
         }
         self.switch_order();
-        self.lend();
         self.faults();
         self.live_or_die()
     }
