@@ -254,6 +254,16 @@ mod tests {
     }
 
     #[test]
+    fn a_background_sync_that_is_told_too_early_is_found() {
+        is_found(PlantedRule::BackgroundSyncTold);
+    }
+
+    #[test]
+    fn a_lent_sync_that_is_not_logged_is_found() {
+        is_found(PlantedRule::LentPagesNotLogged);
+    }
+
+    #[test]
     fn a_transaction_that_is_not_undone_is_found() {
         is_found(PlantedRule::NotUndone);
     }
