@@ -276,7 +276,6 @@ impl AdmissionControl {
     /// if the store is full, at once or after an attempt to make space.
     pub(crate) fn admit(&self, cost: TransactionCost, then: CacheCompletion<SpaceReservation>) {
         let mut state = self.shared.state();
-        let cost = cost.by(state.leases.for_admission(cost.origin, || self.shared.now()));
         let decision = self.decide_new(&mut state.for_admission(), &cost);
         let cleaned = || self.shared.store().counters().pages_cleaned;
         match decision {

@@ -54,7 +54,6 @@ impl TransactionApplier {
         ensure_sensible(changes)?;
         let mut cost = TransactionCost { claim, origin, ..TransactionCost::of(changes) };
         let mut state = self.shared.state();
-        cost.origin = state.leases.for_admission(origin, || self.shared.now());
         if cost.bypass_pages > 0 && !self.note_stream_writes(&mut state.streams, changes) {
             cost.bypass_pages = 0;
         }

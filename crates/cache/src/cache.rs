@@ -300,9 +300,10 @@ impl Cache {
         self.parts.committer.sync(origin, scope, then);
     }
 
-    /// Lends the priority of critical tasks to a background task, because one of them waits for it: for 10 ms
-    /// its operations are admitted, and with `AdmissionAndSync` its syncs logged, as if they were critical;
-    /// what of it waits already, at once. Returns whether something waited.
+    /// Lends the priority of critical tasks to what of a background task waits now, because one of them waits for
+    /// it: its operations are admitted as critical ones, its reads go first, and with `AdmissionAndSync` the
+    /// pages that its syncs wait for are logged. Returns whether something waited. What the task begins later
+    /// is background again, so that it does not fill the buffer.
     pub fn lend(&self, task: u32, level: LendingLevel) -> bool {
         self.parts.committer.lend(task, level)
     }

@@ -70,7 +70,6 @@ impl Committer {
     /// Completes `then` when what `scope` covers is durable.
     pub(crate) fn sync(&self, origin: Origin, scope: SyncScope, then: CacheCompletion<()>) {
         let mut state = self.shared.state();
-        let origin = state.leases.for_sync(origin, || self.shared.now());
         state.counters.syncs += 1;
         let CacheState { pages, log, .. } = &mut *state;
         if log.failed().is_none() {
@@ -142,14 +141,15 @@ impl Committer {
         Ok(BTreeMap::new())
     }
 
-    /// Lends the priority of critical tasks to a background task. Returns whether something of it waited.
+    /// Lends the priority of critical tasks to what of a background task waits now. Returns whether something
+    /// does. The paper keeps a graph of who waits for whom (section 3.3); here whoever still waits after a
+    /// moment lends again, so nothing is given back, and there are no cycles.
     pub(crate) fn lend(&self, task: u32, level: LendingLevel) -> bool {
         if level == LendingLevel::None {
             return false;
         }
         let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
-        state.leases.lend(task, level, self.shared.now());
         let mut was_waiting = state.space.admission.make_critical(task);
         if was_waiting {
             self.admission.admit_waiting(state.for_admission(), &mut completions);

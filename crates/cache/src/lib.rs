@@ -10,7 +10,6 @@ mod commit;
 mod delta;
 mod dirty_scan;
 mod error;
-mod leases;
 #[cfg(test)]
 mod lock_order_tests;
 mod locks;

@@ -4,7 +4,6 @@
 use crate::admission::AdmissionView;
 use crate::bypassed_pages::BypassedAge;
 use crate::error::CacheError;
-use crate::leases::Leases;
 use crate::locks::{CacheLock, OrderedGuard, OrderedMutex};
 use crate::log::CacheLog;
 use crate::page_table::PageTable;
@@ -49,7 +48,6 @@ pub(crate) struct CacheState {
     pub(crate) reads: WaitingReads,
     pub(crate) seeks: SeekQueue,
     pub(crate) streams: StreamDetector,
-    pub(crate) leases: Leases,
     pub(crate) counters: CacheCounters,
 }
 
@@ -63,7 +61,6 @@ impl CacheState {
             reads: WaitingReads::default(),
             seeks: SeekQueue::default(),
             streams: StreamDetector::default(),
-            leases: Leases::default(),
             counters: CacheCounters { replayed, ..CacheCounters::default() },
         }
     }

@@ -25,7 +25,6 @@ mod shipped {
     pub(crate) mod delta;
     pub(crate) mod dirty_scan;
     pub(crate) mod error;
-    pub(crate) mod leases;
     pub(crate) mod locks;
     pub(crate) mod log;
     pub(crate) mod maintenance;
