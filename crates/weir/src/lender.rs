@@ -1,8 +1,7 @@
 //! Lends the priority of critical tasks to background tasks that they wait for in the kernel.
 //!
 //! The thread sleeps until a background request is under way for [`OVERDUE`]. Then it looks, again and again, for
-//! which locks critical tasks wait. What it lends ends by itself after some milliseconds, so there is nothing
-//! to take back.
+//! which locks critical tasks wait. It lends to what waits at that moment, so there is nothing to take back.
 
 use crate::lending_plan::{TaskWaits, tasks_to_lend_to};
 use crate::mount_point::device_of;
