@@ -248,11 +248,14 @@ impl<'a> TransactionRecords<'a> {
         for change in changes {
             match *change {
                 ObjectChange::FileWrite { object, offset, bytes, size } => {
-                    let end = offset + bytes.len() as u64;
                     // Other changes of the transaction are not in memory yet.
-                    let is_alone = changes.iter().filter(|other| other.touches(object)).count() == 1;
-                    let before = is_alone.then_some(pages);
-                    let bypassing = change.bypassing_bytes().filter(|_| may_bypass).unwrap_or(end..end);
+                    let is_compared = bytes.len() >= COMPARED_BYTES_MIN
+                        && changes.iter().filter(|other| other.touches(object)).count() == 1;
+                    let before = is_compared.then_some(pages);
+                    let Some(bypassing) = may_bypass.then(|| change.bypassing_bytes()).flatten() else {
+                        write_records(before, object, offset, bytes, records);
+                        continue;
+                    };
                     let part = |range: &Range<u64>| {
                         &bytes[(range.start - offset) as usize..(range.end - offset) as usize]
                     };
@@ -269,6 +272,7 @@ impl<'a> TransactionRecords<'a> {
                             made.bypassing.push(part(&range));
                         }
                     }
+                    let end = offset + bytes.len() as u64;
                     write_records(before, object, bypassing.end, part(&(bypassing.end..end)), records);
                 }
                 ObjectChange::Write { object, offset, bytes } => {
