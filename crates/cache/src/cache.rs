@@ -12,6 +12,7 @@ use crate::read::seek::{CountEffort, SeekTarget};
 use crate::read::synchronous;
 use crate::recover::RecoveredBuffer;
 use crate::rescue::{Rescuer, delete_unfinished};
+use crate::rule_shares::RuleShare;
 use crate::settings::{CacheSettings, FetchMode};
 use crate::state::{CacheShared, CacheState};
 use crate::status::{CacheCounters, CacheStatus};
@@ -20,7 +21,7 @@ use crate::volumes::{VolumeInUse, VolumeManager};
 use crate::write_back::{WriteBack, WriteBackReason};
 use buffer::{Buffer, BufferError, GroupNo};
 use device::{Clock, Device, Incarnation, ObjectId, PageNo};
-use request::{LendingLevel, Origin};
+use request::{LendingLevel, Origin, RuleSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,6 +197,17 @@ impl Cache {
     /// Sets [`follows_classes`](CacheSettings::follows_classes) for later writes.
     pub fn set_follows_classes(&self, follows: bool) {
         self.parts.shared.set_follows_classes(follows);
+    }
+
+    /// Counts the bytes in the buffer of the rules that have a [share](request::ClassRule::share_percent), and tells
+    /// these rules which of them are beyond it. What is in the buffer already counts for none.
+    pub fn set_rules(&self, rules: Arc<RuleSet>) {
+        self.parts.shared.state().log.shares.set_rules(rules);
+    }
+
+    /// The rules that have a share of the buffer, in their order.
+    pub fn rule_shares(&self) -> Vec<RuleShare> {
+        self.parts.shared.state().log.shares.all()
     }
 
     /// Reads `len` bytes from `offset` on. Holes read as zeros. At once if the bytes are in memory; otherwise

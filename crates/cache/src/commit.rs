@@ -73,7 +73,7 @@ impl Committer {
         state.counters.syncs += 1;
         let CacheState { pages, log, .. } = &mut *state;
         if log.failed().is_none() {
-            match self.log_for_sync(origin.class, scope, pages, log) {
+            match self.log_for_sync(origin, scope, pages, log) {
                 Ok(awaited) if awaited.is_empty() => {}
                 Ok(awaited) => {
                     log.syncs.park_for_store(origin, awaited, then);
@@ -109,14 +109,14 @@ impl Committer {
     /// store instead.
     fn log_for_sync(
         &self,
-        class: RequestClass,
+        origin: Origin,
         scope: SyncScope,
         pages: &mut PageTable,
         log: &mut CacheLog,
     ) -> Result<BTreeMap<PageKey, Lsn>, BufferError> {
         let range = match scope {
             _ if is_planted(CacheBug::SyncWithoutBytes) => return Ok(BTreeMap::new()),
-            _ if class == RequestClass::Background && is_planted(CacheBug::BackgroundSyncTold) => {
+            _ if origin.class == RequestClass::Background && is_planted(CacheBug::BackgroundSyncTold) => {
                 return Ok(BTreeMap::new());
             }
             SyncScope::Logged => None,
@@ -127,17 +127,17 @@ impl Committer {
         let unlogged: BTreeMap<PageKey, Lsn> =
             keys.filter_map(|key| Some((key, pages.get(&key)?.newest()?))).collect();
         if unlogged.is_empty() {
-            if class == RequestClass::Critical {
+            if origin.class == RequestClass::Critical {
                 log.syncs.note_log_only_sync(self.shared.now());
             }
             return Ok(unlogged);
         }
         let bytes = (unlogged.len() * BLOCK_BYTES) as u64;
         // A cache that stops may have no thread any more that stores them.
-        if bytes > self.shared.sync_log_bytes_max(class) && !log.is_stopping() {
+        if bytes > self.shared.sync_log_bytes_max(origin.class) && !log.is_stopping() {
             return Ok(unlogged);
         }
-        log.log_bypassed(pages, unlogged.into_keys())?;
+        log.log_bypassed(pages, origin, unlogged.into_keys())?;
         Ok(BTreeMap::new())
     }
 

@@ -6,10 +6,12 @@ use crate::error::CacheError;
 use crate::page::PageBody;
 use crate::page_table::{PageKey, PageTable};
 use crate::planted_bug::{CacheBug, is_planted};
+use crate::rule_shares::RuleShares;
 use crate::space::CacheSpace;
 use crate::sync_queue::SyncQueue;
-use buffer::{AppendedTransaction, Buffer, BufferError, LogRecord};
+use buffer::{AppendedTransaction, Buffer, BufferError, GroupNo, LogRecord};
 use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
+use request::Origin;
 use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,7 @@ use std::time::Duration;
 pub(crate) struct CacheLog {
     buffer: Arc<Buffer>,
     pub(crate) syncs: SyncQueue,
+    pub(crate) shares: RuleShares,
     /// Set once, when the buffer has failed.
     failed: Option<BufferError>,
     /// The mount ends.
@@ -31,6 +34,7 @@ impl CacheLog {
         CacheLog {
             buffer,
             syncs: SyncQueue::default(),
+            shares: RuleShares::default(),
             failed: None,
             is_stopping: false,
             pages_logged_late: 0,
@@ -80,14 +84,16 @@ impl CacheLog {
     pub(crate) fn append(
         &mut self,
         pages: &mut PageTable,
+        origin: Origin,
         changes: &[ObjectChange<'_>],
         records: &[LogRecord<'_>],
         now: impl FnOnce() -> Duration,
     ) -> Result<AppendedTransaction, CacheError> {
-        let logged = self.log_before(pages, changes);
+        let logged = self.log_before(pages, origin, changes);
         match logged.and_then(|()| self.buffer.append(records)) {
             Ok(appended) => {
                 self.syncs.note_append(now);
+                self.note_appended(origin, appended.bytes, appended.group);
                 Ok(appended)
             }
             Err(why @ BufferError::Device(_)) => {
@@ -98,10 +104,17 @@ impl CacheLog {
         }
     }
 
-    /// Logs bypassed pages. The buffer keeps space for that, so only its device can fail it.
+    /// Counts bytes for the share of the rule that decided about a request.
+    fn note_appended(&mut self, origin: Origin, bytes: u64, group: GroupNo) {
+        self.shares.note_appended(origin, bytes, group, self.buffer.capacity_bytes());
+    }
+
+    /// Logs bypassed pages, for a request of this origin. The buffer keeps space for that, so only its device
+    /// can fail it.
     pub(crate) fn log_bypassed(
         &mut self,
         pages: &mut PageTable,
+        origin: Origin,
         keys: impl IntoIterator<Item = PageKey>,
     ) -> Result<(), BufferError> {
         for key in keys {
@@ -113,6 +126,7 @@ impl CacheLog {
             let group = self.buffer.append_relogged(newest, &[record])?;
             pages.mark_page_logged(key);
             self.syncs.note_late_logged(group);
+            self.note_appended(origin, BLOCK_BYTES as u64, group);
             self.pages_logged_late += 1;
         }
         Ok(())
@@ -122,34 +136,40 @@ impl CacheLog {
     fn log_range(
         &mut self,
         pages: &mut PageTable,
+        origin: Origin,
         keys: impl RangeBounds<PageKey>,
     ) -> Result<(), BufferError> {
         let keys: Vec<PageKey> = pages.unlogged_in(keys).collect();
-        self.log_bypassed(pages, keys)
+        self.log_bypassed(pages, origin, keys)
     }
 
     /// Logs the bypassed pages that must not become durable after `changes`: pages that change in part, are
     /// cloned or moved, or whose file gets a name.
-    fn log_before(&mut self, pages: &mut PageTable, changes: &[ObjectChange<'_>]) -> Result<(), BufferError> {
+    fn log_before(
+        &mut self,
+        pages: &mut PageTable,
+        origin: Origin,
+        changes: &[ObjectChange<'_>],
+    ) -> Result<(), BufferError> {
         if pages.unlogged() == 0 {
             return Ok(());
         }
         changes.iter().try_for_each(|change| match *change {
             ObjectChange::Write { object, offset, bytes }
             | ObjectChange::FileWrite { object, offset, bytes, .. } => {
-                self.log_edges(pages, object, offset..offset + bytes.len() as u64)
+                self.log_edges(pages, origin, object, offset..offset + bytes.len() as u64)
             }
             ObjectChange::Zero { object, offset, len } => {
-                self.log_edges(pages, object, offset..offset.saturating_add(len))
+                self.log_edges(pages, origin, object, offset..offset.saturating_add(len))
             }
             ObjectChange::Transfer(transfer) if !is_planted(CacheBug::CloneBeforeBytes) => {
                 let Range { start, end } = transfer.source();
                 let from = PageKey { object: transfer.from, page: start };
                 let to = PageKey { object: transfer.from, page: end };
-                self.log_range(pages, (Bound::Included(from), Bound::Excluded(to)))
+                self.log_range(pages, origin, (Bound::Included(from), Bound::Excluded(to)))
             }
             ObjectChange::LogBypassed { object } if !is_planted(CacheBug::NameBeforeBytes) => {
-                self.log_range(pages, bypass::of_object(object))
+                self.log_range(pages, origin, bypass::of_object(object))
             }
             _ => Ok(()),
         })
@@ -159,6 +179,7 @@ impl CacheLog {
     fn log_edges(
         &mut self,
         pages: &mut PageTable,
+        origin: Origin,
         object: ObjectId,
         bytes: Range<u64>,
     ) -> Result<(), BufferError> {
@@ -167,7 +188,7 @@ impl CacheLog {
         }
         let edges = [bytes.start, bytes.end];
         let edges = edges.into_iter().filter(|edge| !edge.is_multiple_of(BLOCK_BYTES as u64));
-        self.log_bypassed(pages, edges.map(|edge| PageKey { object, page: PageNo::of(edge) }))
+        self.log_bypassed(pages, origin, edges.map(|edge| PageKey { object, page: PageNo::of(edge) }))
     }
 
     /// Logs bypassed pages unless the buffer failed, and notes if it fails. Then updates syncs that wait for
@@ -176,7 +197,7 @@ impl CacheLog {
         if self.failed.is_some() {
             return;
         }
-        if let Err(why) = self.log_bypassed(pages, keys) {
+        if let Err(why) = self.log_bypassed(pages, Origin::UNMATCHED, keys) {
             self.fail(&why);
         }
         self.complete_store_waits(pages, &[]);
@@ -206,6 +227,7 @@ impl CacheLog {
     pub(crate) fn release_groups(&mut self, pages: &PageTable, space: &CacheSpace) {
         let needed = pages.oldest_group().unwrap_or(self.buffer.unreleased_groups().end);
         self.buffer.release(needed, space.store().data().durable_batch());
+        self.shares.note_released(needed, self.buffer.capacity_bytes());
         // Released space is usable after the next commit only. A writer may be waiting for it.
         if space.admission.is_waiting() || self.is_half_full() {
             self.syncs.ask_for_commit();

@@ -5,6 +5,7 @@ use crate::change::{SpaceClaim, TransactionCost};
 use crate::page_table::PageTable;
 use crate::reservation_estimate::estimate_of_run;
 use crate::retry::{RetryList, WriteBackItem};
+use request::Origin;
 use std::sync::Arc;
 use store::{ReservationEstimate, Store, StoreError};
 
@@ -35,11 +36,12 @@ struct BookedSpace {
 
 /// Space of one transaction. Its pages are reserved in the store; the rest counts only where it is
 /// [booked](CacheSpace::book).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReservedSpace {
     /// Reserved pages of the store that no dirty page has taken over.
     pages: u64,
     claim: SpaceClaim,
+    origin: Origin,
     /// Bytes of the buffer, with what bypassed pages may need there.
     buffer_bytes: u64,
     /// The pages that may bypass the buffer.
@@ -52,6 +54,11 @@ impl ReservedSpace {
     /// Which space its operation may take.
     pub(crate) fn claim(&self) -> SpaceClaim {
         self.claim
+    }
+
+    /// Who asked for it.
+    pub(crate) fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// Whether its operation may bypass the buffer.
@@ -94,10 +101,10 @@ impl CacheSpace {
         bypass_pages: u64,
         pages: &PageTable,
     ) -> Result<ReservedSpace, StoreError> {
-        let TransactionCost { claim, .. } = *cost;
+        let TransactionCost { claim, origin, .. } = *cost;
         let estimate = estimate_of_run(cost.run);
         self.reserve_pages(cost.pages, claim, estimate, pages)?;
-        Ok(ReservedSpace { pages: cost.pages, claim, buffer_bytes, bypass_pages, estimate })
+        Ok(ReservedSpace { pages: cost.pages, claim, origin, buffer_bytes, bypass_pages, estimate })
     }
 
     /// Reserves pages in the store, of which `own_estimate` is known: all of them spare ones, if there are

@@ -39,6 +39,7 @@ mod shipped {
     pub(crate) mod rescue;
     pub(crate) mod reservation_estimate;
     pub(crate) mod retry;
+    pub(crate) mod rule_shares;
     pub(crate) mod settings;
     pub(crate) mod space;
     pub(crate) mod state;

@@ -69,7 +69,7 @@ impl BufferPolicy {
 
 /// A rule for all tasks that comes from no file.
 fn rule(class: RequestClass, file: Option<RulePattern>) -> ClassRule {
-    ClassRule { line: 0, class, task: Vec::new(), file }
+    ClassRule { line: 0, class, task: Vec::new(), file, share_percent: None }
 }
 
 impl FromStr for BufferPolicy {

@@ -13,6 +13,8 @@ pub struct ClassRule {
     pub(crate) class: RequestClass,
     pub(crate) task: Vec<TaskCondition>,
     pub(crate) file: Option<RulePattern>,
+    /// See [`share_percent`](ClassRule::share_percent).
+    pub(crate) share_percent: Option<u8>,
 }
 
 /// A condition about a task.
@@ -51,6 +53,12 @@ impl ClassRule {
     /// The class of requests that the rule decides.
     pub fn class(&self) -> RequestClass {
         self.class
+    }
+
+    /// The part of the buffer in percent, 1 to 99, that requests of this critical rule may fill. While they
+    /// have more, the rule's requests are background.
+    pub fn share_percent(&self) -> Option<u8> {
+        self.share_percent
     }
 
     /// Whether the rule has conditions about tasks.
@@ -97,6 +105,9 @@ impl Display for ClassRule {
         }
         if let Some(pattern) = &self.file {
             write_pattern(f, "file", pattern)?;
+        }
+        if let Some(percent) = self.share_percent {
+            write!(f, " share={percent}%")?;
         }
         Ok(())
     }

@@ -61,11 +61,14 @@ fn parse_line(line: usize, text: &str) -> Result<Option<ClassRule>, Vec<String>>
             RequestClass::Critical
         }
     };
-    let mut rule = ClassRule { line, class, task: Vec::new(), file: None };
+    let mut rule = ClassRule { line, class, task: Vec::new(), file: None, share_percent: None };
     for word in conditions {
         if let Err(problem) = rule.add(word) {
             problems.push(problem);
         }
+    }
+    if rule.share_percent.is_some() && rule.class == RequestClass::Background {
+        problems.push("expected `share=` in a critical rule only".into());
     }
     if problems.is_empty() { Ok(Some(rule)) } else { Err(problems) }
 }
@@ -97,9 +100,10 @@ impl ClassRule {
             "nice" => self.add_task(TaskCondition::Nice(parse_nice(value)?)),
             "cgroup" => self.add_task(TaskCondition::Cgroup(pattern(PatternKind::Path)?)),
             "file" => self.file.replace(pattern(PatternKind::Path)?).is_none(),
+            "share" => self.share_percent.replace(parse_share(value)?).is_none(),
             _ => {
                 return Err(format!(
-                    "expected title, thread, cgroup, uid, nice, tag or file before `=`, not `{key}`"
+                    "expected title, thread, cgroup, uid, nice, tag, file or share before `=`, not `{key}`"
                 ));
             }
         };
@@ -125,6 +129,13 @@ fn parse_nice(value: &str) -> Result<RangeInclusive<i8>, String> {
         (Some(start), Some(end)) if start <= end => Ok(start..=end),
         _ => Err(format!("expected N or N..M after `nice=`, from -20 to 19, not `{value}`")),
     }
+}
+
+fn parse_share(value: &str) -> Result<u8, String> {
+    let percent = value.strip_suffix('%').and_then(|number| number.parse().ok());
+    percent
+        .filter(|percent| (1..=99).contains(percent))
+        .ok_or_else(|| format!("expected 1% to 99% after `share=`, not `{value}`"))
 }
 
 /// The words of a line, without its comment. Quotes keep blanks in a word.
@@ -164,7 +175,7 @@ mod tests {
         let lines = [
             "background title=\"a b*\" thread=c cgroup=/d uid=34 nice=10..19 tag=e file=/f/**",
             "critical nice=-20",
-            "critical file=/a#b",
+            "critical file=/a#b share=25%",
         ];
         assert_eq!(printed(&lines.join("\n")), lines);
     }
@@ -184,7 +195,9 @@ mod tests {
              background title=a title=b\n\
              critical file=pg_wal size=3 nice=20\n\
              critical title= thread={a\n\
-             critical nice=5..1",
+             critical nice=5..1\n\
+             background share=25%\n\
+             critical share=100% share=1",
         );
         let expected = [
             "line 1: expected `critical` or `background`, not `urgent`",
@@ -192,12 +205,15 @@ mod tests {
             "line 2: expected a second `\"` after `title=\"a`",
             "line 3: expected `title=` once in a rule: `{a,b}` in a pattern matches either",
             "line 4: expected `/` or `**/` first after `file=`, not `pg_wal`",
-            "line 4: expected title, thread, cgroup, uid, nice, tag or file before `=`, not `size`",
+            "line 4: expected title, thread, cgroup, uid, nice, tag, file or share before `=`, not `size`",
             "line 4: expected N or N..M after `nice=`, from -20 to 19, not `20`",
             "line 5: expected a condition such as `title=PATTERN`, not `title=`",
             "line 5: expected a pattern after `thread=`, not `{a`: unclosed alternate group; missing '}' (maybe escape \
              '{' with '[{]'?)",
             "line 6: expected N or N..M after `nice=`, from -20 to 19, not `5..1`",
+            "line 7: expected `share=` in a critical rule only",
+            "line 8: expected 1% to 99% after `share=`, not `100%`",
+            "line 8: expected 1% to 99% after `share=`, not `1`",
         ];
         assert_eq!(found, expected);
     }

@@ -5,6 +5,8 @@ use crate::origin::{Origin, RequestClass};
 use crate::pattern::{PatternKind, RulePattern};
 use crate::task_facts::TaskFacts;
 use std::ops::BitAnd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A set of rules of one rule set: bit N stands for rule N.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,6 +36,8 @@ impl BitAnd for RuleMask {
 pub struct RuleSet {
     rules: Vec<ClassRule>,
     background: RuleMask,
+    /// Rules whose requests have more of the buffer than their share. All clones have the same.
+    beyond_share: Arc<AtomicU64>,
 }
 
 /// A rule that never decides, because an earlier rule matches all that it matches.
@@ -55,14 +59,14 @@ impl RuleSet {
     pub(crate) fn of(rules: Vec<ClassRule>) -> RuleSet {
         assert!(rules.len() <= RuleSet::RULES_MAX, "a mask has a bit for each rule");
         let background = mask_of(&rules, |rule| rule.class() == RequestClass::Background);
-        RuleSet { rules, background }
+        RuleSet { rules, background, beyond_share: Arc::default() }
     }
 
     /// These rules behind two others: a task that a user tagged `critical` or `background` is that.
     pub(crate) fn with_tags(self) -> RuleSet {
         let tagged = |class: RequestClass| {
             let tag = RulePattern::new(class.name(), PatternKind::Text).expect("a word is a pattern");
-            ClassRule { line: 0, class, task: vec![TaskCondition::Tag(tag)], file: None }
+            ClassRule { line: 0, class, task: vec![TaskCondition::Tag(tag)], file: None, share_percent: None }
         };
         let own = [RequestClass::Critical, RequestClass::Background].map(tagged);
         RuleSet::of(own.into_iter().chain(self.rules).collect())
@@ -102,12 +106,26 @@ impl RuleSet {
         // `trailing_zeros` of 0 is 64, which is `NO_RULE`, and 0 has no lowest bit.
         let rule = matching.trailing_zeros() as u8;
         let lowest_bit = matching & matching.wrapping_neg();
-        let class = if lowest_bit & self.background.0 == 0 {
-            RequestClass::Critical
-        } else {
-            RequestClass::Background
-        };
+        let background = self.background.0 | self.beyond_share.load(Ordering::Relaxed);
+        let class =
+            if lowest_bit & background == 0 { RequestClass::Critical } else { RequestClass::Background };
         (rule, class)
+    }
+
+    /// The share of a rule in percent, if it has one.
+    pub fn share_percent(&self, rule: usize) -> Option<u8> {
+        self.rules.get(rule)?.share_percent()
+    }
+
+    /// Makes the requests of these rules background, and those of all others what their rule says. For whoever
+    /// counts the bytes that each rule has in the buffer.
+    pub fn set_beyond_share(&self, rules: RuleMask) {
+        self.beyond_share.store(rules.0, Ordering::Relaxed);
+    }
+
+    /// The rules whose requests are background because they have more of the buffer than their share.
+    pub fn beyond_share(&self) -> RuleMask {
+        RuleMask(self.beyond_share.load(Ordering::Relaxed))
     }
 
     /// Whether the rules of this task leave some file for which its requests are critical.

@@ -65,6 +65,8 @@ pub struct StatusReport {
     /// Priority lent to background programs that others wait for, with `--policy critical+process` or
     /// `critical+process+io`.
     pub lending: LendingReport,
+    /// The rules in force that have a share of the buffer (`share=` in a rule).
+    pub rule_shares: Vec<RuleShareReport>,
     /// Whether processors are kept awake while requests arrive, and what that costs.
     pub wake_up: WakeUpReport,
     /// The settings in effect.
@@ -420,6 +422,20 @@ pub struct LendingReport {
     pub looks: u64,
     /// Times that a background program could go on at once because a critical one waited for it.
     pub lent: u64,
+}
+
+/// The part of the buffer of the requests that a rule decides.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RuleShareReport {
+    /// The rule, as its line in the file.
+    pub rule: String,
+    /// The share in percent of the buffer.
+    pub share_percent: u8,
+    /// Bytes in the buffer, to a 64th of the buffer.
+    pub bytes: u64,
+    /// Whether that is more than the share, so that the rule's requests are background.
+    pub is_beyond: bool,
 }
 
 /// Whether processors are kept awake while requests arrive, and what that costs.

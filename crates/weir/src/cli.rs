@@ -512,6 +512,9 @@ Conditions:
   tag=PATTERN     WEIR_TAG in the environment with which the process began: see `weir class`
   file=PATTERN    the path of the file, which begins with / at the mount's root
 
+A critical rule may have `share=N%`: while its requests fill more than that part of the buffer, they
+are background.
+
 In a pattern, * matches any characters, ? one, [a-z] one of a range, and {a,b} either part. \\ takes
 the next character as it is. In cgroup and file, * and ? do not match a /; ** does. A pattern
 matches the whole value. Quote blanks: title=\"a b\".

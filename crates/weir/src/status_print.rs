@@ -1,8 +1,11 @@
 //! Prints the reports of `weir status` and `weir space` for people.
 
 use crate::byte_size::ByteSize;
+use crate::escape_control_chars;
 use crate::pm_qos;
-use weir_status::{EpochReport, LatencyReport, SlowestCallsReport, SpaceReport, StatusReport};
+use weir_status::{
+    EpochReport, LatencyReport, RuleShareReport, SlowestCallsReport, SpaceReport, StatusReport,
+};
 
 /// Prints the state of a mount, one fact a line.
 pub(crate) fn print(report: &StatusReport) {
@@ -51,6 +54,9 @@ pub(crate) fn print(report: &StatusReport) {
     );
     let log = &report.buffer_log;
     println!("  buffer log {} free of {}", ByteSize(log.free_bytes), ByteSize(log.bytes));
+    for share in &report.rule_shares {
+        print_share(share);
+    }
     print_epoch(&report.epoch);
     let counters = &report.counters;
     let reads = &counters.store_reads;
@@ -74,6 +80,12 @@ fn print_slowest(medium: &str, SlowestCallsReport { read, write, flush, .. }: &S
     println!(
         "  slowest    of the {medium}'s disk: read {read:.1} ms, write {write:.1} ms, flush {flush:.1} ms"
     );
+}
+
+fn print_share(share: &RuleShareReport) {
+    let state = if share.is_beyond { "BACKGROUND until some of it is stored: " } else { "" };
+    let rule = escape_control_chars(&share.rule);
+    println!("  share      {state}{} of {}%: {rule}", ByteSize(share.bytes), share.share_percent);
 }
 
 fn print_latency(kind: &str, latency: &LatencyReport) {

@@ -64,6 +64,7 @@ impl MountedStore {
                 buffer: slowest_calls(&self.stack.disks.buffer.max_latency),
             },
             lending: self.policy.lending_report(),
+            rule_shares: self.policy.share_reports(),
             wake_up: self.front.pm_qos.report(),
             settings: self.settings_report(),
         }

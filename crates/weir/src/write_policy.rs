@@ -3,7 +3,7 @@
 use crate::error::WeirError;
 use crate::lender::{LenderThread, LendingCounters, LendingMount};
 use crate::rules;
-use cache::Cache;
+use cache::{Cache, RuleShare};
 use fs::Fs;
 use fuse::{BackgroundRequests, RequestClasses};
 use request::{BufferPolicy, LendingLevel, RuleSet};
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 use store::DataMode;
-use weir_status::LendingReport;
+use weir_status::{LendingReport, RuleShareReport};
 
 /// A policy, and the user's rules, which only the `critical` policies follow.
 #[derive(Debug, Clone)]
@@ -122,6 +122,11 @@ impl WritePolicy {
         self.lending.report()
     }
 
+    /// The part `rule_shares` of `weir status`.
+    pub(crate) fn share_reports(&self) -> Vec<RuleShareReport> {
+        self.cache.rule_shares().into_iter().map(share_report).collect()
+    }
+
     /// What is in force.
     pub(crate) fn in_force(&self) -> MutexGuard<'_, PolicyInForce> {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
@@ -183,6 +188,7 @@ impl WritePolicy {
             in_force._rule_keeper = None;
             self.set_cache(&in_force);
         }
+        self.cache.set_rules(rules.clone());
         // Looks at every name if rules are about files.
         self.fs.set_rules(rules.clone());
         if !rules.rules().is_empty() {
@@ -246,4 +252,9 @@ impl WritePolicy {
             self.streams.sync_log_bytes_max
         });
     }
+}
+
+fn share_report(share: RuleShare) -> RuleShareReport {
+    let RuleShare { rule, share_percent, bytes, is_beyond } = share;
+    RuleShareReport { rule: rule.to_string(), share_percent, bytes, is_beyond }
 }

@@ -115,6 +115,39 @@ fn a_policy_decides_whose_syncs_are_logged_and_changes_at_once() {
 }
 
 #[test]
+fn a_rule_beyond_its_share_is_background() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let rules = sandbox.path("rules");
+    fs::write(&rules, "critical share=1%\n").expect("a file");
+    let mounted = sandbox.mount_with(&["--policy", "critical", "--rules", rules.to_str().expect("UTF-8")]);
+    let share = || mounted.status().rule_shares.remove(0);
+    assert_eq!((share().rule.as_str(), share().is_beyond), ("critical share=1%", false));
+    assert!(is_sometimes(16, || logged_for(&mounted, "within its share")));
+    // Parts of pages are always logged.
+    let file = fs::File::create(mounted.path("parts")).expect("a file");
+    (0..4096).for_each(|page| file.write_all_at(&[7; 1024], page * 4096).expect("space"));
+    let beyond = share();
+    assert!(beyond.is_beyond, "{beyond:?}");
+    let said = succeeds(weir().arg("status").arg(mounted.dir())).stdout;
+    assert_says(&String::from_utf8_lossy(&said), "of 1%: critical share=1%");
+    assert!(is_sometimes(0, || logged_for(&mounted, "beyond its share")));
+    // Writing the pages back lets their bytes go.
+    succeeds(weir().args(["volume", "clone"]).arg(mounted.dir()).arg("stored"));
+    let let_go = || {
+        file.write_all_at(&[8], 0).expect("space");
+        file.sync_all().expect("a store that works");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        !share().is_beyond
+    };
+    assert!((0..100).any(|_| let_go()), "{:?}", share());
+    drop(file);
+    mounted.unmount();
+}
+
+#[test]
 fn a_program_is_what_weir_class_says() {
     if !can_mount() {
         return;
