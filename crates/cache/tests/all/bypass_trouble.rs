@@ -291,6 +291,25 @@ fn a_store_that_was_put_back_is_refused_where_a_sync_relied_on_it() {
 }
 
 #[test]
+fn a_sync_of_what_is_stored_already_has_the_buffer_name_the_store_s_batch() {
+    let machine = Machine::new(7);
+    let cache = open(&machine);
+    machine.write(&cache, FILE, 0, &[1; BLOCK_BYTES]).expect("space");
+    cache.drain().expect("disks that work");
+    let older = machine.store.fork(&machine.power, 9);
+    machine.apply(&cache, &[bypassing(FILE, 0, &[2; BLOCK_BYTES])]).expect("space");
+    machine.wait(&cache, |then| cache.sync_logged(then)).expect("a buffer that works");
+    let stored = || cache.status().counters.pages_stored;
+    let before = stored();
+    let first = ask(|then| cache.sync_object(FILE, then));
+    cache.step(BackgroundTask::WriteBack);
+    assert_eq!((stored(), is_answered(&first)), (before + 1, false), "it waits for a commit");
+    machine.wait(&cache, |then| cache.sync_object(FILE, then)).expect("disks that work");
+    std::mem::forget(cache);
+    assert!(found(&machine, older).is_none(), "it is mounted without what was synced");
+}
+
+#[test]
 fn a_store_whose_last_block_cannot_be_read_is_refused_where_a_later_record_relied_on_it() {
     let machine = Machine::new(7);
     let cache = machine.open();

@@ -147,6 +147,32 @@ fn the_ends_of_an_unaligned_write_are_logged_and_the_pages_between_bypass() {
     assert_eq!(cache.read_now(FILE, 12288, 10240).unwrap(), [3; 10240]);
 }
 
+/// Writes pages 2 and 3 of a file of `size` bytes, and has only what is logged survive a crash. Returns how many pages
+/// bypassed the buffer, and the objects that lost their end.
+fn write_of_a_file_that_ends(size: u64) -> (u64, usize) {
+    let machine = Machine::new(9);
+    let cache = open(&machine);
+    let bytes = [6; 2 * BLOCK_BYTES];
+    let change = ObjectChange::FileWrite { object: FILE, offset: 2 * PAGE, bytes: &bytes, size };
+    change_at_once(&cache, CRITICAL, change).expect("space").unwrap();
+    let bypassed = cache.status().counters.pages_bypassed;
+    machine.wait(&cache, |then| cache.sync_logged(then)).expect("a buffer that works");
+    let cache = crash(&machine, cache);
+    if bypassed == 0 {
+        assert_eq!(cache.read_now(FILE, 2 * PAGE, bytes.len()).unwrap(), bytes);
+    }
+    (bypassed, cache.lost_tails().len())
+}
+
+#[test]
+fn whole_pages_are_logged_where_losing_them_would_leave_a_hole() {
+    assert_eq!(write_of_a_file_that_ends(2 * PAGE), (2, 1), "at the end");
+    assert_eq!(write_of_a_file_that_ends(3 * PAGE), (2, 1), "over the end, between two pages");
+    assert_eq!(write_of_a_file_that_ends(4 * PAGE), (2, 0), "before the end");
+    assert_eq!(write_of_a_file_that_ends(2 * PAGE + 100), (0, 0), "the end is within a page");
+    assert_eq!(write_of_a_file_that_ends(PAGE), (0, 0), "behind the end");
+}
+
 #[test]
 fn what_is_lent_to_goes_first_and_its_sync_is_logged() {
     let machine = Machine::new(5);
