@@ -519,7 +519,7 @@ impl Cache {
         let buffer = shared.buffer();
         for &(object, from) in lost {
             let mut one = LostTail { from, lsn: buffer.appended_lsn(), group: GroupNo(0), is_punched: false };
-            one.group = buffer.append_relogged(one.lsn, &[one.record(object)])?;
+            one.group = state.log.append_again(one.lsn, &[one.record(object)])?;
             state.pages.take_over_lost_tail(object, one);
         }
         drop(state);
@@ -567,6 +567,7 @@ impl Cache {
             counters: CacheCounters {
                 store_io_for_syncs: shared.store_io_for_syncs(),
                 pages_logged_late: state.log.pages_logged_late(),
+                appended: state.log.appended_bytes(),
                 admissions_parked,
                 cleaned_while_parked,
                 ..state.counters

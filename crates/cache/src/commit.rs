@@ -1,6 +1,7 @@
 //! Durability: syncs, commits, and completing the syncs for which a commit was enough.
 
 use crate::admission::AdmissionControl;
+use crate::append_cause::AppendCause;
 use crate::bypass;
 use crate::error::CacheError;
 use crate::log::CacheLog;
@@ -137,7 +138,7 @@ impl Committer {
         if bytes > self.shared.sync_log_bytes_max(class) && !log.is_stopping() {
             return Ok(unlogged);
         }
-        log.log_bypassed(pages, unlogged.into_keys())?;
+        log.log_bypassed(pages, unlogged.into_keys(), AppendCause::Sync)?;
         Ok(BTreeMap::new())
     }
 
@@ -184,7 +185,7 @@ impl Committer {
             log.syncs.forget_wanted(task);
             log.complete_store_waits(pages, &[]);
         } else {
-            log.log_late(pages, wanted);
+            log.log_late(pages, wanted, AppendCause::LentSync);
         }
         true
     }
@@ -208,7 +209,7 @@ impl Committer {
         }
         if let Some(until) = self.shared.now().checked_sub(self.shared.bypassed_interval()) {
             let overdue = pages.bypassed().written_until(until, LATE_LOG_PAGES_MAX);
-            log.log_late(pages, overdue);
+            log.log_late(pages, overdue, AppendCause::WholePage);
         }
     }
 

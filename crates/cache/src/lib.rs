@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 mod admission;
+mod append_cause;
 mod apply;
 mod bypass;
 mod bypass_recovery;
@@ -40,6 +41,7 @@ mod volumes;
 mod write_back;
 
 pub use admission::SpaceReservation;
+pub use append_cause::{AppendCause, AppendedBytes};
 pub use cache::Cache;
 pub use change::{ObjectChange, SpaceClaim, TransactionCost};
 pub use commit::SyncScope;

@@ -15,6 +15,7 @@ mod sync {
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
     pub(crate) mod admission;
+    pub(crate) mod append_cause;
     pub(crate) mod apply;
     pub(crate) mod bypass;
     pub(crate) mod bypass_recovery;

@@ -228,12 +228,36 @@ pub struct CountersReport {
     pub store: StoreCountersReport,
     /// Commits written to the buffer.
     pub commits: u64,
-    /// Bytes written to the buffer.
+    /// Bytes appended to the buffer's log, by cause. Each byte counts once.
+    pub buffer_bytes_by_cause: BufferBytesReport,
+    /// Bytes written to the buffer, with padding and headers.
     pub buffer_bytes_written: u64,
     /// Flushes of the buffer.
     pub buffer_flushes: u64,
     /// Background work that failed and is tried again.
     pub errors: ErrorCountsReport,
+}
+
+/// Bytes appended to the buffer's log, by cause.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BufferBytesReport {
+    /// Pages that bypassed the buffer until a sync logged them. If nobody waits for these syncs, a rule that makes
+    /// them background keeps the pages out of the buffer.
+    pub synced_pages: u64,
+    /// The same for a sync of a background program, logged because a critical program waited for it.
+    pub lent_pages: u64,
+    /// Other whole pages. Without a policy, or under `all`, most are pages as they were written, and `--policy sync` or
+    /// `critical` keeps them out. Under these, they are pages on which a later change depends, and pages for which
+    /// the store is too slow.
+    pub whole_pages: u64,
+    /// Writes of a part of a page. No rule keeps them out.
+    pub parts_of_pages: u64,
+    /// Names, sizes, holes and clones, and pages that must be durable before their file's new name. No rule keeps them
+    /// out.
+    pub metadata: u64,
+    /// Changes logged again, of pages that are written too often to be written back. A larger buffer has fewer.
+    pub relogged: u64,
 }
 
 /// Pages read from the store, by reason.

@@ -2,7 +2,10 @@
 
 use crate::byte_size::ByteSize;
 use crate::pm_qos;
-use weir_status::{EpochReport, LatencyReport, SlowestCallsReport, SpaceReport, StatusReport};
+use std::cmp::Reverse;
+use weir_status::{
+    BufferBytesReport, EpochReport, LatencyReport, SlowestCallsReport, SpaceReport, StatusReport,
+};
 
 /// Prints the state of a mount, one fact a line.
 pub(crate) fn print(report: &StatusReport) {
@@ -51,8 +54,9 @@ pub(crate) fn print(report: &StatusReport) {
     );
     let log = &report.buffer_log;
     println!("  buffer log {} free of {}", ByteSize(log.free_bytes), ByteSize(log.bytes));
-    print_epoch(&report.epoch);
     let counters = &report.counters;
+    print_buffer_bytes(&counters.buffer_bytes_by_cause);
+    print_epoch(&report.epoch);
     let reads = &counters.store_reads;
     println!(
         "  fetched    {} pages for reads, {} by read-ahead, {} for writes, {} for write-back; store I/O for syncs: {}",
@@ -68,6 +72,27 @@ pub(crate) fn print(report: &StatusReport) {
     for (kind, latency) in report.latency.iter().filter(|(_, latency)| latency.count > 0) {
         print_latency(kind, latency);
     }
+}
+
+/// Prints what the buffer got since the mount, the most first.
+fn print_buffer_bytes(bytes: &BufferBytesReport) {
+    let mut causes = [
+        (bytes.synced_pages, "pages of syncs"),
+        (bytes.lent_pages, "pages of lent syncs"),
+        (bytes.whole_pages, "other whole pages"),
+        (bytes.parts_of_pages, "parts of pages"),
+        (bytes.metadata, "metadata"),
+        (bytes.relogged, "logged again"),
+    ];
+    let all: u64 = causes.iter().map(|(bytes, _)| bytes).sum();
+    if all == 0 {
+        return;
+    }
+    causes.sort_by_key(|&(bytes, _)| Reverse(bytes));
+    let shown = causes.iter().filter(|&&(bytes, _)| bytes > 0);
+    let parts: Vec<String> =
+        shown.map(|(bytes, cause)| format!("{:.0}% {cause}", *bytes as f64 / all as f64 * 100.0)).collect();
+    println!("  logged     {}: {}", ByteSize(all), parts.join(", "));
 }
 
 fn print_slowest(medium: &str, SlowestCallsReport { read, write, flush, .. }: &SlowestCallsReport) {

@@ -3,15 +3,16 @@
 use crate::media::path_as_utf8;
 use crate::mounted_store::{MountedStore, RequestRefusal};
 use crate::option_values::{FETCH_MODES, word_of};
-
+use cache::{AppendCause, AppendedBytes};
 use device::BLOCK_BYTES;
 use fuse::LatencySummary;
 use host::{DeviceCall, MaxLatency};
 use std::time::Duration;
 use weir_status::{
-    BufferLogReport, CacheMemoryReport, CountersReport, DirtyReport, ErrorCountsReport, InFlightReport,
-    LatencyReport, LsnReport, SettingsReport, SlowestCallsReport, SlowestReport, SpaceReport, StartReport,
-    StatusReport, StoreCountersReport, StoreReadsReport, StuckChangeReport, StuckReport, VolumeSpaceReport,
+    BufferBytesReport, BufferLogReport, CacheMemoryReport, CountersReport, DirtyReport, ErrorCountsReport,
+    InFlightReport, LatencyReport, LsnReport, SettingsReport, SlowestCallsReport, SlowestReport, SpaceReport,
+    StartReport, StatusReport, StoreCountersReport, StoreReadsReport, StuckChangeReport, StuckReport,
+    VolumeSpaceReport,
 };
 
 impl MountedStore {
@@ -132,6 +133,7 @@ impl MountedStore {
                 segments_allocated: store.segments_allocated,
             },
             commits: buffer.commits,
+            buffer_bytes_by_cause: buffer_bytes_report(&cache.appended),
             buffer_bytes_written: buffer.bytes_written,
             buffer_flushes: buffer.flushes,
             errors: ErrorCountsReport {
@@ -210,6 +212,17 @@ fn stuck_report(cache: &cache::CacheStatus) -> StuckReport {
         why: stuck.why.clone(),
     });
     StuckReport { count: cache.stuck_count, some: some.collect() }
+}
+
+fn buffer_bytes_report(appended: &AppendedBytes) -> BufferBytesReport {
+    BufferBytesReport {
+        synced_pages: appended.of(AppendCause::Sync),
+        lent_pages: appended.of(AppendCause::LentSync),
+        whole_pages: appended.of(AppendCause::WholePage),
+        parts_of_pages: appended.of(AppendCause::PartOfPage),
+        metadata: appended.of(AppendCause::Metadata),
+        relogged: appended.of(AppendCause::Relogged),
+    }
 }
 
 fn slowest_calls(disk: &MaxLatency) -> SlowestCallsReport {
