@@ -60,6 +60,9 @@ pub struct StatusReport {
     pub epoch: EpochReport,
     /// Latencies since the mount, for each kind of request.
     pub latency: BTreeMap<String, LatencyReport>,
+    /// Latencies of reads, writes and syncs since the mount by class, while rules were in force. Empty without such
+    /// requests.
+    pub latency_by_class: BTreeMap<String, ClassLatencyReport>,
     /// The longest calls to each medium since the mount, in milliseconds.
     pub slowest_ms: SlowestReport,
     /// Priority lent to background programs that others wait for, with `--policy critical+process` or
@@ -410,6 +413,16 @@ pub struct LatencyReport {
     /// Pairs of a latency in microseconds, and the requests that took at most this long and longer than the
     /// pair before. Pairs without requests are left out. Two such lists can be subtracted, quantiles cannot.
     pub buckets_us: Vec<(f64, u64)>,
+}
+
+/// The latencies of one kind of request, by class.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClassLatencyReport {
+    /// Of critical requests.
+    pub critical: LatencyReport,
+    /// Of background requests.
+    pub background: LatencyReport,
 }
 
 /// The longest calls to each medium, in milliseconds.

@@ -66,11 +66,15 @@ pub(crate) fn print(report: &StatusReport) {
     print_slowest("buffer", &report.slowest_ms.buffer);
     println!("  wake-up    {}", pm_qos::status_line(&report.wake_up));
     println!(
-        "  {:10} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "  {:12} {:>10} {:>10} {:>10} {:>10} {:>10}",
         "latency", "count", "p50 us", "p99 us", "p99.9 us", "max us"
     );
     for (kind, latency) in report.latency.iter().filter(|(_, latency)| latency.count > 0) {
         print_latency(kind, latency);
+        if let Some(by_class) = report.latency_by_class.get(kind) {
+            print_latency("  critical", &by_class.critical);
+            print_latency("  background", &by_class.background);
+        }
     }
 }
 
@@ -103,7 +107,7 @@ fn print_slowest(medium: &str, SlowestCallsReport { read, write, flush, .. }: &S
 
 fn print_latency(kind: &str, latency: &LatencyReport) {
     println!(
-        "  {kind:10} {:>10} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
+        "  {kind:12} {:>10} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
         latency.count, latency.p50_us, latency.p99_us, latency.p999_us, latency.max_us
     );
 }

@@ -5,21 +5,22 @@ use crate::mounted_store::{MountedStore, RequestRefusal};
 use crate::option_values::{FETCH_MODES, word_of};
 use cache::{AppendCause, AppendedBytes};
 use device::BLOCK_BYTES;
-use fuse::LatencySummary;
+use fuse::{CLASSED_KINDS, LatencySummary};
 use host::{DeviceCall, MaxLatency};
+use request::{RequestClass, RequestKind};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use weir_status::{
-    BufferBytesReport, BufferLogReport, CacheMemoryReport, CountersReport, DirtyReport, ErrorCountsReport,
-    InFlightReport, LatencyReport, LsnReport, SettingsReport, SlowestCallsReport, SlowestReport, SpaceReport,
-    StartReport, StatusReport, StoreCountersReport, StoreReadsReport, StuckChangeReport, StuckReport,
-    VolumeSpaceReport,
+    BufferBytesReport, BufferLogReport, CacheMemoryReport, ClassLatencyReport, CountersReport, DirtyReport,
+    ErrorCountsReport, InFlightReport, LatencyReport, LsnReport, SettingsReport, SlowestCallsReport,
+    SlowestReport, SpaceReport, StartReport, StatusReport, StoreCountersReport, StoreReadsReport,
+    StuckChangeReport, StuckReport, VolumeSpaceReport,
 };
 
 impl MountedStore {
     /// The answer of `weir status`.
     pub(crate) fn status_report(&self) -> StatusReport {
         let cache = self.stack.cache.status();
-        let latencies = self.front.latencies.summaries();
         StatusReport {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -59,7 +60,8 @@ impl MountedStore {
             counters: self.counters_report(),
             space: self.space_report(),
             epoch: self.epochs.report(),
-            latency: latencies.iter().map(|of| (of.class.name().into(), latency_report(of))).collect(),
+            latency: self.latency_report(),
+            latency_by_class: self.class_latency_report(),
             slowest_ms: SlowestReport {
                 store: slowest_calls(&self.stack.disks.store.max_latency),
                 buffer: slowest_calls(&self.stack.disks.buffer.max_latency),
@@ -68,6 +70,21 @@ impl MountedStore {
             wake_up: self.front.pm_qos.report(),
             settings: self.settings_report(),
         }
+    }
+
+    fn latency_report(&self) -> BTreeMap<String, LatencyReport> {
+        let of = |kind| latency_report(&self.front.latencies.of_kind(kind));
+        RequestKind::ALL.iter().map(|&kind| (kind.name().into(), of(kind))).collect()
+    }
+
+    fn class_latency_report(&self) -> BTreeMap<String, ClassLatencyReport> {
+        let of = |kind, class| Some(latency_report(&self.front.latencies.of_class(kind, class)?));
+        let reports = CLASSED_KINDS.iter().filter_map(|&kind| {
+            let critical = of(kind, RequestClass::Critical)?;
+            let background = of(kind, RequestClass::Background)?;
+            Some((kind.name().to_owned(), ClassLatencyReport { critical, background }))
+        });
+        reports.filter(|(_, report)| report.critical.count + report.background.count > 0).collect()
     }
 
     fn start_report(&self) -> StartReport {
