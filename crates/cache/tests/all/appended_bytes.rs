@@ -1,7 +1,7 @@
 //! Every byte that the cache appends to the buffer is counted once, with its cause.
 
 use crate::common::plain::Machine;
-use cache::{AppendCause, BackgroundTask, Cache, ObjectChange, SyncScope};
+use cache::{AppendCause, BackgroundTask, Cache, ObjectChange, SyncScope, TaskLoan};
 use device::{BLOCK_BYTES, ObjectId, VolumeId};
 use request::{LendingLevel, Origin, RequestClass};
 
@@ -69,7 +69,7 @@ fn the_pages_of_a_lent_sync_are_told_from_those_of_others() {
     let background = Origin { task: 7, class: RequestClass::Background, ..Origin::UNMATCHED };
     cache.sync_for(background, SyncScope::Object(FILE), Box::new(|_| {}));
     let lent = appended_by(&cache, AppendCause::LentSync, || {
-        assert!(cache.lend(7, LendingLevel::AdmissionAndSync));
+        assert!(cache.lend(TaskLoan { to: 7, lent_for: 9 }, LendingLevel::AdmissionAndSync));
     });
     assert!(lent > PAGES.len() as u64);
     assert_eq!(of(&cache, AppendCause::Sync), 0);

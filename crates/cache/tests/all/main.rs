@@ -17,6 +17,7 @@ mod races;
 mod range_op_trouble;
 mod range_ops;
 mod read_ahead;
+mod request_waits;
 mod rescue;
 mod seek;
 mod space;
