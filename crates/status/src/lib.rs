@@ -459,6 +459,48 @@ pub struct LendingReport {
     pub lent: u64,
 }
 
+/// The answer of `weir why --json`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WaitsReport {
+    /// Requests that wait at this moment, the longest first.
+    pub waiting: Vec<WaitReport>,
+    /// The last 256 waits of a millisecond and more that have ended, the newest first.
+    pub ended: Vec<WaitReport>,
+}
+
+/// A wait of a request.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WaitReport {
+    /// When the wait began, in milliseconds since 1970.
+    pub began_unix_ms: u64,
+    /// How long the wait took, or has taken so far, in milliseconds.
+    pub waited_ms: f64,
+    /// The thread that made the request; null for requests of the kernel and of weir itself.
+    pub task: Option<u32>,
+    /// The title of that thread's process; null if the thread is gone, or may not be read.
+    pub title: Option<String>,
+    /// `critical` or `background`.
+    pub class: String,
+    /// The rule that decided the class; null if none did, or the rules have changed since.
+    pub rule: Option<String>,
+    /// The kind of the request, as in `latency`.
+    pub request: String,
+    /// The inode number of the file, or of the directory of the name; null if the request has none.
+    pub inode: Option<u64>,
+    /// The path of the file; null unless you asked for its waits, or the thread has it open.
+    pub path: Option<String>,
+    /// What the request waited for: `buffer-space`, `dirty-memory`, `store-space`, `earlier-request`, `stored-page`, `commit`
+    /// or `write-back`; `weir why --help` explains them.
+    pub waits_for: String,
+    /// A critical thread that waited in the kernel for this request, so that the request was lent priority; null if
+    /// nothing was lent.
+    pub lent_for: Option<u32>,
+    /// The title of that thread's process.
+    pub lent_for_title: Option<String>,
+}
+
 /// Whether processors are kept awake while requests arrive, and what that costs.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -93,7 +93,7 @@ fn print_buffer_bytes(bytes: &BufferBytesReport) {
         return;
     }
     causes.sort_by_key(|&(bytes, _)| Reverse(bytes));
-    let shown = causes.iter().filter(|&&(bytes, _)| bytes > 0);
+    let shown = causes.iter().filter(|&&(bytes, _)| bytes * 200 >= all);
     let parts: Vec<String> =
         shown.map(|(bytes, cause)| format!("{:.0}% {cause}", *bytes as f64 / all as f64 * 100.0)).collect();
     println!("  logged     {}: {}", ByteSize(all), parts.join(", "));
