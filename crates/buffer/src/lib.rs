@@ -19,7 +19,10 @@ pub use format::BufferIdentity;
 pub use groups::GROUP_BYTES;
 #[cfg(feature = "planted-bugs")]
 pub use planted_bug::BufferBug;
-pub use record::{LogRecord, RECORD_OVERHEAD_BYTES, TRANSACTION_OVERHEAD_BYTES, TRANSFER_BYTES, footprint};
+pub use record::{
+    LogRecord, RECORD_OVERHEAD_BYTES, TRANSACTION_OVERHEAD_BYTES, TRANSFER_BYTES, footprint, record_bytes,
+    transaction_bytes,
+};
 pub use recover::ReplayedTransaction;
 pub use ring::GroupNo;
 

@@ -166,10 +166,14 @@ pub(crate) const KIND_CLONE: u8 = 5;
 pub(crate) const KIND_MOVE: u8 = 6;
 pub(crate) const KIND_BYPASSED: u8 = 7;
 
-/// The bytes of a transaction with its frame.
-pub(crate) fn transaction_bytes(records: &[LogRecord<'_>]) -> u64 {
-    let each = |record: &LogRecord<'_>| size_of::<RecordHeader>() as u64 + body(record).len() as u64;
-    TRANSACTION_HEADER_BYTES as u64 + records.iter().map(each).sum::<u64>()
+/// The bytes of a transaction in the log, with its frame.
+pub fn transaction_bytes(records: &[LogRecord<'_>]) -> u64 {
+    TRANSACTION_HEADER_BYTES as u64 + records.iter().map(record_bytes).sum::<u64>()
+}
+
+/// The bytes of a record in the log.
+pub fn record_bytes(record: &LogRecord<'_>) -> u64 {
+    size_of::<RecordHeader>() as u64 + body(record).len() as u64
 }
 
 /// Writes the transaction, which fills `into` exactly.

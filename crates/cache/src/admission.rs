@@ -7,6 +7,7 @@ use crate::change::{SpaceClaim, TransactionCost};
 use crate::error::CacheError;
 use crate::log::CacheLog;
 use crate::page_table::PageTable;
+use crate::request_wait::{RequestWait, TaskLoan, WaitCause, WaitLog};
 use crate::space::{CacheSpace, ReservedSpace};
 use crate::state::{CacheShared, CacheState};
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions};
@@ -47,6 +48,7 @@ pub(crate) struct AdmissionQueue {
 struct WaitingOperation {
     cost: TransactionCost,
     then: CacheCompletion<SpaceReservation>,
+    wait: RequestWait,
     /// Pages that the cleaner had moved when the operation began to wait.
     cleaned_before: u64,
 }
@@ -54,17 +56,8 @@ struct WaitingOperation {
 /// The answer to an operation that asks for space.
 pub(crate) enum AdmissionDecision {
     Admit(ReservedSpace),
-    Wait(AdmissionWait),
+    Wait(WaitCause),
     Refuse(CacheError),
-}
-
-/// What an operation waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AdmissionWait {
-    /// For space in the buffer, in memory or in the store.
-    ForSpace,
-    /// For earlier bypassed pages to be stored.
-    ToBypass,
 }
 
 /// Permission to apply one transaction within its cost. Dropping it releases what was not used.
@@ -136,11 +129,11 @@ impl AdmissionQueue {
     }
 
     /// The queue for a decision that lets an operation of this class wait.
-    fn queue_of(&mut self, wait: AdmissionWait, class: RequestClass) -> &mut VecDeque<WaitingOperation> {
-        match (wait, class) {
-            (AdmissionWait::ToBypass, _) => &mut self.to_bypass,
-            (AdmissionWait::ForSpace, RequestClass::Critical) => &mut self.critical,
-            (AdmissionWait::ForSpace, RequestClass::Background) => &mut self.background,
+    fn queue_of(&mut self, cause: WaitCause, class: RequestClass) -> &mut VecDeque<WaitingOperation> {
+        match (cause, class) {
+            (WaitCause::WriteBack, _) => &mut self.to_bypass,
+            (_, RequestClass::Critical) => &mut self.critical,
+            (_, RequestClass::Background) => &mut self.background,
         }
     }
 
@@ -152,6 +145,14 @@ impl AdmissionQueue {
     /// Whether any operation waits.
     pub(crate) fn any_waiting(&self) -> bool {
         self.is_waiting() || self.is_waiting_to_bypass()
+    }
+
+    /// The waits of the waiting operations.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = &RequestWait> {
+        [&self.critical, &self.background, &self.to_bypass]
+            .into_iter()
+            .flatten()
+            .map(|operation| &operation.wait)
     }
 
     /// Number of waiting operations.
@@ -193,18 +194,18 @@ impl AdmissionQueue {
         self.cannot_gain_space = false;
     }
 
-    fn park(&mut self, wait: AdmissionWait, operation: WaitingOperation) {
+    fn park(&mut self, operation: WaitingOperation) {
         self.parked += 1;
-        self.queue_of(wait, operation.cost.origin.class).push_back(operation);
+        self.queue_of(operation.wait.cause, operation.cost.origin.class).push_back(operation);
     }
 
     /// Makes the waiting operations of a task critical. Returns whether there are some.
-    pub(crate) fn make_critical(&mut self, task: u32) -> bool {
+    pub(crate) fn lend(&mut self, loan: TaskLoan) -> bool {
         let AdmissionQueue { critical, background, to_bypass, .. } = self;
         let before = critical.len();
         for queue in [background, to_bypass] {
             for mut operation in std::mem::take(queue) {
-                if operation.cost.origin.task == task {
+                if operation.wait.lend(loan) {
                     operation.cost.origin.class = RequestClass::Critical;
                     critical.push_back(operation);
                 } else {
@@ -235,6 +236,7 @@ impl AdmissionQueue {
 /// What deciding about an operation changes, and what it looks at, under the state's lock.
 pub(crate) struct AdmissionView<'a> {
     pub(crate) space: &'a mut CacheSpace,
+    pub(crate) waits: &'a mut WaitLog,
     pub(crate) pages: &'a PageTable,
     pub(crate) log: &'a CacheLog,
 }
@@ -259,9 +261,9 @@ impl AdmissionControl {
     ) -> AdmissionDecision {
         let queue = &view.space.admission;
         if queue.is_waiting_to_bypass() && self.must_bypass(cost) {
-            AdmissionDecision::Wait(AdmissionWait::ToBypass)
+            AdmissionDecision::Wait(WaitCause::WriteBack)
         } else if queue.must_queue(cost) {
-            AdmissionDecision::Wait(AdmissionWait::ForSpace)
+            AdmissionDecision::Wait(WaitCause::EarlierRequest)
         } else {
             self.decide(view, cost)
         }
@@ -279,16 +281,18 @@ impl AdmissionControl {
         let decision = self.decide_new(&mut state.for_admission(), &cost);
         let cleaned = || self.shared.store().counters().pages_cleaned;
         match decision {
-            AdmissionDecision::Wait(wait) => {
-                state.space.admission.park(wait, WaitingOperation { cost, then, cleaned_before: cleaned() });
-                if wait == AdmissionWait::ForSpace {
+            AdmissionDecision::Wait(cause) => {
+                let wait = RequestWait::new(cost.origin, cause, self.shared.now());
+                let is_for_space = cause != WaitCause::WriteBack;
+                state.space.admission.park(WaitingOperation { cost, then, wait, cleaned_before: cleaned() });
+                if is_for_space {
                     state.space.release_spare();
                     // Groups that were released, but not yet durably, may be all that is missing.
                     state.log.syncs.ask_for_commit();
                 }
                 drop(state);
                 self.shared.wake(BackgroundTask::WriteBack);
-                if wait == AdmissionWait::ForSpace {
+                if is_for_space {
                     self.shared.wake(BackgroundTask::Commit);
                     self.shared.wake(BackgroundTask::Checkpoint);
                 }
@@ -308,25 +312,27 @@ impl AdmissionControl {
     /// Admits waiting operations, in order, as far as there is space.
     pub(crate) fn admit_waiting(&self, mut view: AdmissionView<'_>, completions: &mut DeferredCompletions) {
         let queues = [
-            (AdmissionWait::ForSpace, RequestClass::Critical),
-            (AdmissionWait::ForSpace, RequestClass::Background),
-            (AdmissionWait::ToBypass, RequestClass::Background),
+            (WaitCause::BufferSpace, RequestClass::Critical),
+            (WaitCause::BufferSpace, RequestClass::Background),
+            (WaitCause::WriteBack, RequestClass::Background),
         ];
         for (waits, class) in queues {
-            while let Some(first) = view.space.admission.queue_of(waits, class).pop_front() {
+            while let Some(mut first) = view.space.admission.queue_of(waits, class).pop_front() {
                 let outcome = match self.decide(&mut view, &first.cost) {
                     AdmissionDecision::Admit(space) => Ok(space),
                     AdmissionDecision::Refuse(error) => Err(error),
-                    AdmissionDecision::Wait(wait) => {
-                        let queue = view.space.admission.queue_of(wait, first.cost.origin.class);
-                        if wait == waits {
+                    AdmissionDecision::Wait(cause) => {
+                        first.wait.cause = cause;
+                        let is_to_bypass = cause == WaitCause::WriteBack;
+                        let queue = view.space.admission.queue_of(cause, first.cost.origin.class);
+                        if is_to_bypass == (waits == WaitCause::WriteBack) {
                             return queue.push_front(first);
                         }
                         queue.push_back(first);
-                        match wait {
-                            AdmissionWait::ForSpace => return,
-                            AdmissionWait::ToBypass => continue,
+                        if is_to_bypass {
+                            continue;
                         }
+                        return;
                     }
                 };
                 self.complete(&mut view, first, outcome, completions);
@@ -343,7 +349,8 @@ impl AdmissionControl {
         completions: &mut DeferredCompletions,
     ) {
         let outcome = outcome.map(|space| self.reservation(view.space, space));
-        let WaitingOperation { then, cleaned_before, .. } = operation;
+        let WaitingOperation { then, wait, cleaned_before, .. } = operation;
+        view.waits.note_end(&wait, self.shared.now());
         let cleaned = self.shared.store().counters().pages_cleaned - cleaned_before;
         let most = &mut view.space.admission.cleaned_while_parked;
         *most = cleaned.max(*most);
@@ -352,7 +359,7 @@ impl AdmissionControl {
 
     /// Decides about an operation, and reserves its pages if it is admitted.
     fn decide(&self, view: &mut AdmissionView<'_>, cost: &TransactionCost) -> AdmissionDecision {
-        let AdmissionView { space, pages, log } = view;
+        let AdmissionView { space, pages, log, .. } = view;
         if let Err(error) = log.ensure_works() {
             return AdmissionDecision::Refuse(error);
         }
@@ -373,7 +380,7 @@ impl AdmissionControl {
                 && self.shared.bypassed_age(pages) < BypassedAge::Due;
             // A write that has no space to bypass even alone is written like any other.
             if !has_space && self.must_bypass(cost) && bypass::has_space_for(buffer, bypass_pages, 0) {
-                return AdmissionDecision::Wait(AdmissionWait::ToBypass);
+                return AdmissionDecision::Wait(WaitCause::WriteBack);
             }
             if !has_space {
                 bypass_pages = 0;
@@ -392,37 +399,42 @@ impl AdmissionControl {
         let crowded = cost.claim < SpaceClaim::Frees
             && self.shared.settings().is_over_limit(pages.memory(), cost.origin.class);
         if buffer.open_bytes() > UNWRITTEN_BYTES_MAX {
-            return AdmissionDecision::Wait(AdmissionWait::ForSpace);
+            return AdmissionDecision::Wait(WaitCause::Commit);
         }
-        space.admission.needs_write_back = free < buffer_bytes + kept || crowded;
+        let lacks_buffer = free < buffer_bytes + kept;
+        space.admission.needs_write_back = lacks_buffer || crowded;
         if space.admission.needs_write_back {
-            return self.decide_without_write_back(space, cost.claim);
+            let lacking = if lacks_buffer { WaitCause::BufferSpace } else { WaitCause::DirtyMemory };
+            return self.decide_without_write_back(space, cost.claim, lacking);
         }
         space.retries.note_space_found();
         match space.reserve(cost, buffer_bytes, bypass_pages, pages) {
             Ok(reserved) => AdmissionDecision::Admit(reserved),
             Err(error) if error.is_full() && !space.admission.cannot_gain_space => {
                 space.admission.wants_space = true;
-                AdmissionDecision::Wait(AdmissionWait::ForSpace)
+                AdmissionDecision::Wait(WaitCause::StoreSpace)
             }
             Err(error) => AdmissionDecision::Refuse(error.into()),
         }
     }
 
-    /// Decides about an operation for which write-back must make space in the buffer, or in memory.
-    fn decide_without_write_back(&self, space: &mut CacheSpace, claim: SpaceClaim) -> AdmissionDecision {
+    /// Decides about an operation for which write-back must make the space that is `lacking`.
+    fn decide_without_write_back(
+        &self,
+        space: &mut CacheSpace,
+        claim: SpaceClaim,
+        lacking: WaitCause,
+    ) -> AdmissionDecision {
         let CacheSpace { admission, retries, .. } = space;
         // Write-back finds no space, nor has cleaning made any.
         if admission.cannot_gain_space && retries.needs_space() && claim == SpaceClaim::Data {
             return AdmissionDecision::Refuse(StoreError::Full.into());
         }
         if admission.wants_space {
-            return AdmissionDecision::Wait(AdmissionWait::ForSpace);
+            return AdmissionDecision::Wait(WaitCause::StoreSpace);
         }
         let error = retries.no_space_error(self.shared.now(), self.shared.settings().store_patience);
-        error.map_or(AdmissionDecision::Wait(AdmissionWait::ForSpace), |error| {
-            AdmissionDecision::Refuse(error.clone())
-        })
+        error.map_or(AdmissionDecision::Wait(lacking), |error| AdmissionDecision::Refuse(error.clone()))
     }
 
     /// Whether an operation waits rather than have whole pages logged, which fill the buffer.

@@ -118,7 +118,7 @@ impl TransactionApplier {
         let CacheState { pages, log, space, reads, counters, .. } = state;
         let made = TransactionRecords::of(changes, may_bypass, pages);
         let now = LazyNow::new(self.shared.clock());
-        let appended = log.append(pages, reserved.origin(), changes, &made.records, || now.get())?;
+        let appended = log.append(pages, reserved.origin(), changes, &made, || now.get())?;
         counters.transactions += 1;
         let mut applier = RecordApplier {
             pages,

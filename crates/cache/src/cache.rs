@@ -11,6 +11,7 @@ use crate::read::fetcher::Fetcher;
 use crate::read::seek::{CountEffort, SeekTarget};
 use crate::read::synchronous;
 use crate::recover::RecoveredBuffer;
+use crate::request_wait::{RequestWaits, TaskLoan};
 use crate::rescue::{Rescuer, delete_unfinished};
 use crate::rule_shares::RuleShare;
 use crate::settings::{CacheSettings, FetchMode};
@@ -312,12 +313,12 @@ impl Cache {
         self.parts.committer.sync(origin, scope, then);
     }
 
-    /// Lends the priority of critical tasks to what of a background task waits now, because one of them waits for
+    /// Lends the priority of a critical task to what of a background task waits now, because the first waits for
     /// it: its operations are admitted as critical ones, its reads go first, and with `AdmissionAndSync` the
     /// pages that its syncs wait for are logged. Returns whether something waited. What the task begins later
     /// is background again, so that it does not fill the buffer.
-    pub fn lend(&self, task: u32, level: LendingLevel) -> bool {
-        self.parts.committer.lend(task, level)
+    pub fn lend(&self, loan: TaskLoan, level: LendingLevel) -> bool {
+        self.parts.committer.lend(loan, level)
     }
 
     /// Does a bounded piece of background work in the caller's thread.
@@ -531,7 +532,7 @@ impl Cache {
         let buffer = shared.buffer();
         for &(object, from) in lost {
             let mut one = LostTail { from, lsn: buffer.appended_lsn(), group: GroupNo(0), is_punched: false };
-            one.group = buffer.append_relogged(one.lsn, &[one.record(object)])?;
+            one.group = state.log.append_again(one.lsn, &[one.record(object)])?;
             state.pages.take_over_lost_tail(object, one);
         }
         drop(state);
@@ -564,6 +565,14 @@ impl Cache {
         self.parts.shared.buffer().transaction_bytes_max()
     }
 
+    /// Who waits, and the last waits of a millisecond and more.
+    pub fn waits(&self) -> RequestWaits {
+        let state = self.parts.shared.state();
+        let waiting = state.space.admission.waits().chain(state.log.syncs.waits()).chain(state.reads.waits());
+        let waiting = waiting.copied().collect();
+        RequestWaits { now: self.parts.shared.now(), waiting, ended: state.waits.ended() }
+    }
+
     /// The current state, for reports.
     pub fn status(&self) -> CacheStatus {
         let CacheParts { shared, rescuer, .. } = &*self.parts;
@@ -579,6 +588,7 @@ impl Cache {
             counters: CacheCounters {
                 store_io_for_syncs: shared.store_io_for_syncs(),
                 pages_logged_late: state.log.pages_logged_late(),
+                appended: state.log.appended_bytes(),
                 admissions_parked,
                 cleaned_while_parked,
                 ..state.counters

@@ -1,5 +1,6 @@
 //! Changes of objects, as callers state them, with their costs; and the records of a transaction.
 
+use crate::append_cause::{AppendCause, AppendedBytes};
 use crate::page_table::{PageKey, PageTable, pages_of};
 use crate::range_ops::{excess_pages, reserved_pages};
 use buffer::{LogRecord, TRANSFER_BYTES};
@@ -123,6 +124,17 @@ impl ObjectChange<'_> {
         has_no_hole.then_some(whole)
     }
 
+    /// Why one of its records is appended.
+    fn append_cause(&self, record: &LogRecord<'_>) -> AppendCause {
+        match (self, record) {
+            (ObjectChange::FileWrite { .. }, LogRecord::Write { page, .. }) => {
+                let is_whole = self.whole_pages().is_some_and(|bytes| bytes.contains(&page.offset()));
+                if is_whole { AppendCause::WholePage } else { AppendCause::PartOfPage }
+            }
+            _ => AppendCause::Metadata,
+        }
+    }
+
     /// Whether it changes, or copies from, this object.
     fn touches(&self, touched: ObjectId) -> bool {
         match *self {
@@ -232,6 +244,8 @@ pub(crate) struct TransactionRecords<'a> {
     pub(crate) records: SmallVec<[LogRecord<'a>; 4]>,
     /// The bytes of each `Bypassed` record, in order: the buffer does not get them.
     pub(crate) bypassing: SmallVec<[&'a [u8]; 2]>,
+    /// What the records take in the log, by cause.
+    pub(crate) appended: AppendedBytes,
 }
 
 impl<'a> TransactionRecords<'a> {
@@ -244,36 +258,44 @@ impl<'a> TransactionRecords<'a> {
         pages: &PageTable,
     ) -> TransactionRecords<'a> {
         let mut made = TransactionRecords::default();
-        let records = &mut made.records;
+        let TransactionRecords { records, bypassing: unlogged, appended } = &mut made;
         for change in changes {
+            let first = records.len();
             match *change {
                 ObjectChange::FileWrite { object, offset, bytes, size } => {
                     // Other changes of the transaction are not in memory yet.
                     let is_compared = bytes.len() >= COMPARED_BYTES_MIN
                         && changes.iter().filter(|other| other.touches(object)).count() == 1;
                     let before = is_compared.then_some(pages);
-                    let Some(bypassing) = may_bypass.then(|| change.bypassing_bytes()).flatten() else {
-                        write_records(before, object, offset, bytes, records);
-                        continue;
-                    };
                     let part = |range: &Range<u64>| {
                         &bytes[(range.start - offset) as usize..(range.end - offset) as usize]
                     };
-                    write_records(before, object, offset, part(&(offset..bypassing.start)), records);
-                    // Two records: a crash that takes the pages behind the old end takes the growth with
-                    // them.
-                    let old_end = size.clamp(bypassing.start, bypassing.end);
-                    for (range, extends_file) in
-                        [(bypassing.start..old_end, false), (old_end..bypassing.end, true)]
-                    {
-                        if !range.is_empty() {
-                            let (from, to) = (PageNo::of(range.start), PageNo::of(range.end));
-                            records.push(LogRecord::Bypassed { object, from, to, extends_file });
-                            made.bypassing.push(part(&range));
+                    match may_bypass.then(|| change.bypassing_bytes()).flatten() {
+                        None => write_records(before, object, offset, bytes, records),
+                        Some(bypassing) => {
+                            write_records(before, object, offset, part(&(offset..bypassing.start)), records);
+                            // Two records: a crash that takes the pages behind the old end takes the growth
+                            // with them.
+                            let old_end = size.clamp(bypassing.start, bypassing.end);
+                            for (range, extends_file) in
+                                [(bypassing.start..old_end, false), (old_end..bypassing.end, true)]
+                            {
+                                if !range.is_empty() {
+                                    let (from, to) = (PageNo::of(range.start), PageNo::of(range.end));
+                                    records.push(LogRecord::Bypassed { object, from, to, extends_file });
+                                    unlogged.push(part(&range));
+                                }
+                            }
+                            let end = offset + bytes.len() as u64;
+                            write_records(
+                                before,
+                                object,
+                                bypassing.end,
+                                part(&(bypassing.end..end)),
+                                records,
+                            );
                         }
                     }
-                    let end = offset + bytes.len() as u64;
-                    write_records(before, object, bypassing.end, part(&(bypassing.end..end)), records);
                 }
                 ObjectChange::Write { object, offset, bytes } => {
                     write_records(None, object, offset, bytes, records);
@@ -283,6 +305,12 @@ impl<'a> TransactionRecords<'a> {
                 ObjectChange::Delete { object } => records.push(LogRecord::Delete { object }),
                 ObjectChange::Transfer(transfer) => records.push(LogRecord::Transfer(transfer)),
             }
+            for record in &records[first..] {
+                appended.add(change.append_cause(record), buffer::record_bytes(record));
+            }
+        }
+        if !records.is_empty() {
+            appended.add(AppendCause::Metadata, buffer::transaction_bytes(&[]));
         }
         made
     }

@@ -1,11 +1,13 @@
 //! Durability: syncs, commits, and completing the syncs for which a commit was enough.
 
 use crate::admission::AdmissionControl;
+use crate::append_cause::AppendCause;
 use crate::bypass;
 use crate::error::CacheError;
 use crate::log::CacheLog;
 use crate::page_table::{PageKey, PageTable};
 use crate::planted_bug::{CacheBug, is_planted};
+use crate::request_wait::{RequestWait, TaskLoan, WaitCause};
 use crate::state::{CacheShared, CacheState, SyncingThread};
 use crate::sync::{AtomicU64, Ordering};
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
@@ -69,14 +71,16 @@ impl Committer {
 
     /// Completes `then` when what `scope` covers is durable.
     pub(crate) fn sync(&self, origin: Origin, scope: SyncScope, then: CacheCompletion<()>) {
+        let now = self.shared.now();
         let mut state = self.shared.state();
         state.counters.syncs += 1;
         let CacheState { pages, log, .. } = &mut *state;
         if log.failed().is_none() {
-            match self.log_for_sync(origin, scope, pages, log) {
+            match self.log_for_sync(origin, scope, pages, log, now) {
                 Ok(awaited) if awaited.is_empty() => {}
                 Ok(awaited) => {
-                    log.syncs.park_for_store(origin, awaited, then);
+                    let wait = RequestWait::new(origin, WaitCause::WriteBack, now);
+                    log.syncs.park_for_store(wait, awaited, then);
                     drop(state);
                     return self.shared.wake(BackgroundTask::WriteBack);
                 }
@@ -92,7 +96,7 @@ impl Committer {
             drop(state);
             return then(Ok(()));
         }
-        let alone = log.syncs.park(origin, target, then);
+        let alone = log.syncs.park(RequestWait::new(origin, WaitCause::Commit, now), target, then);
         let quick = alone && self.commit_time.is_below(self.shared.settings().commit_inline_below);
         // A cache that stops may have no committer any more.
         let commits_here = quick || log.is_stopping();
@@ -113,6 +117,7 @@ impl Committer {
         scope: SyncScope,
         pages: &mut PageTable,
         log: &mut CacheLog,
+        now: Duration,
     ) -> Result<BTreeMap<PageKey, Lsn>, BufferError> {
         let range = match scope {
             _ if is_planted(CacheBug::SyncWithoutBytes) => return Ok(BTreeMap::new()),
@@ -128,7 +133,7 @@ impl Committer {
             keys.filter_map(|key| Some((key, pages.get(&key)?.newest()?))).collect();
         if unlogged.is_empty() {
             if origin.class == RequestClass::Critical {
-                log.syncs.note_log_only_sync(self.shared.now());
+                log.syncs.note_log_only_sync(now);
             }
             return Ok(unlogged);
         }
@@ -137,31 +142,31 @@ impl Committer {
         if bytes > self.shared.sync_log_bytes_max(origin.class) && !log.is_stopping() {
             return Ok(unlogged);
         }
-        log.log_bypassed(pages, origin, unlogged.into_keys())?;
+        log.log_bypassed(pages, origin, unlogged.into_keys(), AppendCause::Sync)?;
         Ok(BTreeMap::new())
     }
 
     /// Lends the priority of critical tasks to what of a background task waits now. Returns whether something
     /// does. The paper keeps a graph of who waits for whom (section 3.3); here whoever still waits after a
     /// moment lends again, so nothing is given back, and there are no cycles.
-    pub(crate) fn lend(&self, task: u32, level: LendingLevel) -> bool {
+    pub(crate) fn lend(&self, loan: TaskLoan, level: LendingLevel) -> bool {
         if level == LendingLevel::None {
             return false;
         }
         let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
-        let mut was_waiting = state.space.admission.make_critical(task);
+        let mut was_waiting = state.space.admission.lend(loan);
         if was_waiting {
             self.admission.admit_waiting(state.for_admission(), &mut completions);
         }
-        let has_reads = state.reads.make_critical(task);
+        let has_reads = state.reads.lend(loan);
         drop(state);
         completions.deliver();
         if has_reads {
             self.shared.wake(BackgroundTask::Fetch);
         }
         if level == LendingLevel::AdmissionAndSync {
-            while self.log_for_lent_sync(task) {
+            while self.log_for_lent_sync(loan) {
                 was_waiting = true;
             }
         }
@@ -173,18 +178,18 @@ impl Committer {
     }
 
     /// Logs some of the pages for which syncs of a task wait. `false` if there are none.
-    fn log_for_lent_sync(&self, task: u32) -> bool {
+    fn log_for_lent_sync(&self, loan: TaskLoan) -> bool {
         let mut state = self.shared.state();
         let CacheState { pages, log, .. } = &mut *state;
-        let wanted = log.syncs.make_critical(task, LENT_PAGES_MAX);
+        let wanted = log.syncs.lend(loan, LENT_PAGES_MAX);
         if wanted.is_empty() || log.failed().is_some() {
             return false;
         }
         if is_planted(CacheBug::LentPagesNotLogged) {
-            log.syncs.forget_wanted(task);
+            log.syncs.forget_wanted(loan.to);
             log.complete_store_waits(pages, &[]);
         } else {
-            log.log_late(pages, wanted);
+            log.log_late(pages, wanted, AppendCause::LentSync);
         }
         true
     }
@@ -208,7 +213,7 @@ impl Committer {
         }
         if let Some(until) = self.shared.now().checked_sub(self.shared.bypassed_interval()) {
             let overdue = pages.bypassed().written_until(until, LATE_LOG_PAGES_MAX);
-            log.log_late(pages, overdue);
+            log.log_late(pages, overdue, AppendCause::WholePage);
         }
     }
 
@@ -226,9 +231,10 @@ impl Committer {
         let was_durable = self.shared.buffer().durable_lsn();
         let for_sync = SyncingThread::begin();
         let outcome = self.shared.buffer().commit();
+        let after = self.shared.now();
         if outcome.as_ref().is_ok_and(|&durable| durable > was_durable) {
             // Commits without work do not count: they would make any device look fast.
-            self.commit_time.record(self.shared.now().saturating_sub(before));
+            self.commit_time.record(after.saturating_sub(before));
         }
 
         let mut completions = DeferredCompletions::default();
@@ -237,7 +243,8 @@ impl Committer {
         state.log.syncs.end_commit();
         let result = match outcome {
             Ok(durable) => {
-                state.log.syncs.complete(self.shared.buffer(), before, &mut completions);
+                let CacheState { log, waits, .. } = &mut *state;
+                log.syncs.complete(self.shared.buffer(), (before, after), waits, &mut completions);
                 self.admission.admit_waiting(state.for_admission(), &mut completions);
                 Ok(durable)
             }

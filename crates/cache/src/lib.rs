@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 mod admission;
+mod append_cause;
 mod apply;
 mod bypass;
 mod bypass_recovery;
@@ -23,6 +24,7 @@ mod read;
 mod record_applier;
 mod recover;
 mod relog;
+mod request_wait;
 mod rescue;
 mod reservation_estimate;
 mod retry;
@@ -41,6 +43,7 @@ mod volumes;
 mod write_back;
 
 pub use admission::SpaceReservation;
+pub use append_cause::{AppendCause, AppendedBytes};
 pub use cache::Cache;
 pub use change::{ObjectChange, SpaceClaim, TransactionCost};
 pub use commit::SyncScope;
@@ -51,6 +54,7 @@ pub use planted_bug::{CacheBug, end_refusal, plant, refuse_next_change};
 pub use range_ops::TRANSFER_PAGES_MAX;
 pub use read::seek::{CountEffort, SeekTarget};
 pub use recover::RecoveredBuffer;
+pub use request_wait::{EndedWait, RequestWait, RequestWaits, TaskLoan, WaitCause};
 pub use rescue::UNFINISHED_RESCUE;
 pub use rule_shares::RuleShare;
 pub use settings::{CacheSettings, FetchMode};

@@ -1,7 +1,9 @@
-//! What is appended to the buffer: transactions, and bypassed pages that are logged late.
+//! What is appended to the buffer: transactions, bypassed pages that are logged late, and what is
+//! [relogged](crate::relog).
 
+use crate::append_cause::{AppendCause, AppendedBytes};
 use crate::bypass;
-use crate::change::ObjectChange;
+use crate::change::{ObjectChange, TransactionRecords};
 use crate::error::CacheError;
 use crate::page::PageBody;
 use crate::page_table::{PageKey, PageTable};
@@ -12,12 +14,13 @@ use crate::sync_queue::SyncQueue;
 use buffer::{AppendedTransaction, Buffer, BufferError, GroupNo, LogRecord};
 use device::{BLOCK_BYTES, Lsn, ObjectId, PageNo};
 use request::Origin;
+use std::cell::Cell;
 use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The log as the cache's lock protects it. Only here does the cache append, except for what is
-/// [relogged](crate::relog), and only here is it decided that nothing can change any more.
+/// The log as the cache's lock protects it. Only here does the cache append, and only here is it decided that
+/// nothing can change any more.
 pub(crate) struct CacheLog {
     buffer: Arc<Buffer>,
     pub(crate) syncs: SyncQueue,
@@ -27,6 +30,8 @@ pub(crate) struct CacheLog {
     /// The mount ends.
     is_stopping: bool,
     pages_logged_late: u64,
+    /// A cell: relogging appends while it looks at the state.
+    appended: Cell<AppendedBytes>,
 }
 
 impl CacheLog {
@@ -38,6 +43,7 @@ impl CacheLog {
             failed: None,
             is_stopping: false,
             pages_logged_late: 0,
+            appended: Cell::default(),
         }
     }
 
@@ -70,6 +76,17 @@ impl CacheLog {
         self.pages_logged_late
     }
 
+    /// Bytes that were appended, by cause.
+    pub(crate) fn appended_bytes(&self) -> AppendedBytes {
+        self.appended.get()
+    }
+
+    fn count_appended(&self, cause: AppendCause, bytes: u64) {
+        let mut appended = self.appended.get();
+        appended.add(cause, bytes);
+        self.appended.set(appended);
+    }
+
     pub(crate) fn is_half_full(&self) -> bool {
         self.buffer.free_bytes() < self.buffer.capacity_bytes() / 2
     }
@@ -86,12 +103,13 @@ impl CacheLog {
         pages: &mut PageTable,
         origin: Origin,
         changes: &[ObjectChange<'_>],
-        records: &[LogRecord<'_>],
+        made: &TransactionRecords<'_>,
         now: impl FnOnce() -> Duration,
     ) -> Result<AppendedTransaction, CacheError> {
         let logged = self.log_before(pages, origin, changes);
-        match logged.and_then(|()| self.buffer.append(records)) {
+        match logged.and_then(|()| self.buffer.append(&made.records)) {
             Ok(appended) => {
+                self.appended.get_mut().add_all(&made.appended);
                 self.syncs.note_append(now);
                 self.note_appended(origin, appended.bytes, appended.group);
                 Ok(appended)
@@ -109,6 +127,29 @@ impl CacheLog {
         self.shares.note_appended(origin, bytes, group, self.buffer.capacity_bytes());
     }
 
+    /// Appends records again that the log has already. The caller has checked that there is space.
+    pub(crate) fn append_again(
+        &self,
+        newest: Lsn,
+        records: &[LogRecord<'_>],
+    ) -> Result<GroupNo, BufferError> {
+        self.append_under(newest, AppendCause::Relogged, records)
+    }
+
+    /// Appends records under the LSN of a change that was made before.
+    fn append_under(
+        &self,
+        newest: Lsn,
+        cause: AppendCause,
+        records: &[LogRecord<'_>],
+    ) -> Result<GroupNo, BufferError> {
+        let group = self.buffer.append_relogged(newest, records)?;
+        if !records.is_empty() {
+            self.count_appended(cause, buffer::transaction_bytes(records));
+        }
+        Ok(group)
+    }
+
     /// Logs bypassed pages, for a request of this origin. The buffer keeps space for that, so only its device
     /// can fail it.
     pub(crate) fn log_bypassed(
@@ -116,6 +157,7 @@ impl CacheLog {
         pages: &mut PageTable,
         origin: Origin,
         keys: impl IntoIterator<Item = PageKey>,
+        cause: AppendCause,
     ) -> Result<(), BufferError> {
         for key in keys {
             let Some(entry) = pages.get(&key).filter(|entry| entry.is_unlogged()) else { continue };
@@ -123,7 +165,7 @@ impl CacheLog {
                 unreachable!("a page that bypassed the buffer is whole and not stored");
             };
             let record = LogRecord::Write { object: key.object, page: key.page, start: 0, bytes: &bytes.0 };
-            let group = self.buffer.append_relogged(newest, &[record])?;
+            let group = self.append_under(newest, cause, &[record])?;
             pages.mark_page_logged(key);
             self.syncs.note_late_logged(group);
             self.note_appended(origin, BLOCK_BYTES as u64, group);
@@ -138,9 +180,10 @@ impl CacheLog {
         pages: &mut PageTable,
         origin: Origin,
         keys: impl RangeBounds<PageKey>,
+        cause: AppendCause,
     ) -> Result<(), BufferError> {
         let keys: Vec<PageKey> = pages.unlogged_in(keys).collect();
-        self.log_bypassed(pages, origin, keys)
+        self.log_bypassed(pages, origin, keys, cause)
     }
 
     /// Logs the bypassed pages that must not become durable after `changes`: pages that change in part, are
@@ -166,10 +209,11 @@ impl CacheLog {
                 let Range { start, end } = transfer.source();
                 let from = PageKey { object: transfer.from, page: start };
                 let to = PageKey { object: transfer.from, page: end };
-                self.log_range(pages, origin, (Bound::Included(from), Bound::Excluded(to)))
+                let keys = (Bound::Included(from), Bound::Excluded(to));
+                self.log_range(pages, origin, keys, AppendCause::WholePage)
             }
             ObjectChange::LogBypassed { object } if !is_planted(CacheBug::NameBeforeBytes) => {
-                self.log_range(pages, origin, bypass::of_object(object))
+                self.log_range(pages, origin, bypass::of_object(object), AppendCause::Metadata)
             }
             _ => Ok(()),
         })
@@ -188,16 +232,22 @@ impl CacheLog {
         }
         let edges = [bytes.start, bytes.end];
         let edges = edges.into_iter().filter(|edge| !edge.is_multiple_of(BLOCK_BYTES as u64));
-        self.log_bypassed(pages, origin, edges.map(|edge| PageKey { object, page: PageNo::of(edge) }))
+        let keys = edges.map(|edge| PageKey { object, page: PageNo::of(edge) });
+        self.log_bypassed(pages, origin, keys, AppendCause::WholePage)
     }
 
     /// Logs bypassed pages unless the buffer failed, and notes if it fails. Then updates syncs that wait for
     /// the store to have them.
-    pub(crate) fn log_late(&mut self, pages: &mut PageTable, keys: impl IntoIterator<Item = PageKey>) {
+    pub(crate) fn log_late(
+        &mut self,
+        pages: &mut PageTable,
+        keys: impl IntoIterator<Item = PageKey>,
+        cause: AppendCause,
+    ) {
         if self.failed.is_some() {
             return;
         }
-        if let Err(why) = self.log_bypassed(pages, Origin::UNMATCHED, keys) {
+        if let Err(why) = self.log_bypassed(pages, Origin::UNMATCHED, keys, cause) {
             self.fail(&why);
         }
         self.complete_store_waits(pages, &[]);
@@ -206,7 +256,7 @@ impl CacheLog {
     /// [`log_late`](CacheLog::log_late) for all bypassed pages.
     pub(crate) fn log_all_late(&mut self, pages: &mut PageTable) {
         let keys: Vec<PageKey> = pages.unlogged_in(bypass::ALL).collect();
-        self.log_late(pages, keys);
+        self.log_late(pages, keys, AppendCause::WholePage);
     }
 
     /// Updates syncs that wait for the store: pages were stored as of these changes, logged, or removed.

@@ -86,6 +86,7 @@ impl Relogger {
 /// One step of relogging: it appends to the buffer, and only looks at the state.
 struct RelogStep<'a> {
     buffer: &'a Buffer,
+    log: &'a CacheLog,
     pages: &'a PageTable,
     retries: &'a RetryList,
     /// The groups that are not released.
@@ -95,9 +96,21 @@ struct RelogStep<'a> {
 }
 
 impl<'a> RelogStep<'a> {
-    fn new(buffer: &'a Buffer, pages: &'a PageTable, log: &CacheLog, space: &'a CacheSpace) -> RelogStep<'a> {
+    fn new(
+        buffer: &'a Buffer,
+        pages: &'a PageTable,
+        log: &'a CacheLog,
+        space: &'a CacheSpace,
+    ) -> RelogStep<'a> {
         let kept_bytes = log.reserved_bytes(pages, space) + buffer.capacity_bytes() / 16;
-        RelogStep { buffer, pages, retries: &space.retries, groups: buffer.unreleased_groups(), kept_bytes }
+        RelogStep {
+            buffer,
+            log,
+            pages,
+            retries: &space.retries,
+            groups: buffer.unreleased_groups(),
+            kept_bytes,
+        }
     }
 
     fn append_all(&self, now: Duration) -> Result<RelogBatch, CacheError> {
@@ -226,15 +239,15 @@ impl<'a> RelogStep<'a> {
         if self.buffer.free_bytes() < footprint + self.kept_bytes {
             return Ok(None);
         }
-        Ok(Some(self.buffer.append_relogged(newest, records)?))
+        Ok(Some(self.log.append_again(newest, records)?))
     }
 }
 
 /// Relogs one page, whatever space is kept for other records.
-pub(crate) fn append_page(buffer: &Buffer, pages: &PageTable, key: PageKey) -> Result<(), CacheError> {
+pub(crate) fn append_page(log: &CacheLog, pages: &PageTable, key: PageKey) -> Result<(), CacheError> {
     let page = pages.get(&key).and_then(|entry| Some((entry, entry.dirty_state()?)));
     let Some((entry, dirt)) = page else { return Ok(()) };
-    buffer.append_relogged(dirt.newest, &page_records(entry, key, &dirt.ranges))?;
+    log.append_again(dirt.newest, &page_records(entry, key, &dirt.ranges))?;
     Ok(())
 }
 

@@ -145,7 +145,7 @@ mod tests {
     }
 
     fn append(shares: &mut RuleShares, rule: u8, bytes: u64, group: u64) {
-        let origin = Origin { task: 1, rule, class: RequestClass::Critical };
+        let origin = Origin { task: 1, rule, ..Origin::UNMATCHED };
         shares.note_appended(origin, bytes, GroupNo(group), CAPACITY);
     }
 

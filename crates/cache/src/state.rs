@@ -9,6 +9,7 @@ use crate::log::CacheLog;
 use crate::page_table::PageTable;
 use crate::read::seek::SeekQueue;
 use crate::read::waiting::WaitingReads;
+use crate::request_wait::WaitLog;
 use crate::settings::CacheSettings;
 use crate::space::{CacheSpace, ReservedSpace};
 use crate::status::CacheCounters;
@@ -48,6 +49,7 @@ pub(crate) struct CacheState {
     pub(crate) reads: WaitingReads,
     pub(crate) seeks: SeekQueue,
     pub(crate) streams: StreamDetector,
+    pub(crate) waits: WaitLog,
     pub(crate) counters: CacheCounters,
 }
 
@@ -61,12 +63,13 @@ impl CacheState {
             reads: WaitingReads::default(),
             seeks: SeekQueue::default(),
             streams: StreamDetector::default(),
+            waits: WaitLog::default(),
             counters: CacheCounters { replayed, ..CacheCounters::default() },
         }
     }
 
     pub(crate) fn for_admission(&mut self) -> AdmissionView<'_> {
-        AdmissionView { space: &mut self.space, pages: &self.pages, log: &self.log }
+        AdmissionView { space: &mut self.space, waits: &mut self.waits, pages: &self.pages, log: &self.log }
     }
 
     /// Releases what an operation did not use of its space. Returns whether others wait for space, which this

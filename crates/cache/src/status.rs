@@ -1,5 +1,6 @@
 //! Counters and the current state, for reports.
 
+use crate::append_cause::AppendedBytes;
 use device::{Lsn, ObjectId, PageNo};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub struct CacheCounters {
     pub pages_bypassed: u64,
     /// The number of these that were logged late, because a later change needed it or the store was too slow.
     pub pages_logged_late: u64,
+    /// Bytes appended to the buffer: the sum is what the buffer counts.
+    pub appended: AppendedBytes,
     /// Punches and deletions written back.
     pub punches_stored: u64,
     /// Clones and moves of pages written back.

@@ -2,10 +2,11 @@
 
 use crate::error::CacheError;
 use crate::page_table::{PageKey, PageTable};
+use crate::request_wait::{RequestWait, TaskLoan, WaitCause, WaitLog};
 use crate::task::{CacheCompletion, DeferredCompletions};
 use buffer::{Buffer, BufferError, GroupNo};
 use device::Lsn;
-use request::{Origin, RequestClass};
+use request::RequestClass;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -34,16 +35,15 @@ pub(crate) struct SyncQueue {
 
 /// A sync that waits for a commit.
 struct WaitingSync {
-    origin: Origin,
+    /// Its cause is still write-back if the sync has waited for the store before.
+    wait: RequestWait,
     target: SyncTarget,
-    /// It has waited for the store before.
-    waited_for_store: bool,
     then: CacheCompletion<()>,
 }
 
 /// A sync that waits for the store to have bypassed pages.
 struct StoreWait {
-    origin: Origin,
+    wait: RequestWait,
     /// The pages, each at least as of the given change.
     wanted: BTreeMap<PageKey, Lsn>,
     then: CacheCompletion<()>,
@@ -95,35 +95,40 @@ impl SyncQueue {
     }
 
     /// Keeps `then` until `target` is durable. Returns true if no other thread waits or commits.
-    pub(crate) fn park(&mut self, origin: Origin, target: SyncTarget, then: CacheCompletion<()>) -> bool {
+    pub(crate) fn park(&mut self, wait: RequestWait, target: SyncTarget, then: CacheCompletion<()>) -> bool {
         let alone = self.committing == 0 && self.waiting.is_empty();
-        self.waiting.push_back(WaitingSync { origin, target, waited_for_store: false, then });
+        self.waiting.push_back(WaitingSync { wait, target, then });
         alone
     }
 
     /// Keeps `then` until the store has the wanted pages, each at least as of the given change.
     pub(crate) fn park_for_store(
         &mut self,
-        origin: Origin,
+        wait: RequestWait,
         wanted: BTreeMap<PageKey, Lsn>,
         then: CacheCompletion<()>,
     ) {
-        self.waiting_for_store.push(StoreWait { origin, wanted, then });
+        self.waiting_for_store.push(StoreWait { wait, wanted, then });
     }
 
     /// Makes the syncs of a task that wait for the store critical. Returns some of the pages that they wait
     /// for, at most `most`.
-    pub(crate) fn make_critical(&mut self, task: u32, most: usize) -> Vec<PageKey> {
-        let mut of_task: Vec<_> =
-            self.waiting_for_store.iter_mut().filter(|wait| wait.origin.task == task).collect();
-        of_task.iter_mut().for_each(|wait| wait.origin.class = RequestClass::Critical);
-        of_task.iter().flat_map(|wait| wait.wanted.keys().copied()).take(most).collect()
+    pub(crate) fn lend(&mut self, loan: TaskLoan, most: usize) -> Vec<PageKey> {
+        let of_task =
+            self.waiting_for_store.iter_mut().filter_map(|sync| sync.wait.lend(loan).then_some(&sync.wanted));
+        of_task.flat_map(|wanted| wanted.keys().copied()).take(most).collect()
     }
 
     /// For a planted bug: the syncs of a task wait for no page any more.
     pub(crate) fn forget_wanted(&mut self, task: u32) {
-        let of_task = self.waiting_for_store.iter_mut().filter(|wait| wait.origin.task == task);
-        of_task.for_each(|wait| wait.wanted.clear());
+        let of_task = self.waiting_for_store.iter_mut().filter(|sync| sync.wait.origin.task == task);
+        of_task.for_each(|sync| sync.wanted.clear());
+    }
+
+    /// The waits of the waiting syncs.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = &RequestWait> {
+        let for_store = self.waiting_for_store.iter().map(|sync| &sync.wait);
+        self.waiting.iter().map(|sync| &sync.wait).chain(for_store)
     }
 
     /// Number of waiting syncs.
@@ -138,8 +143,9 @@ impl SyncQueue {
 
     /// Whether critical syncs are made that need nothing but the log.
     pub(crate) fn any_critical_log_only(&self, now: Duration) -> bool {
-        let needs_nothing_else =
-            |sync: &WaitingSync| !sync.waited_for_store && sync.origin.class == RequestClass::Critical;
+        let needs_nothing_else = |sync: &WaitingSync| {
+            sync.wait.cause == WaitCause::Commit && sync.wait.class() == RequestClass::Critical
+        };
         self.waiting.iter().any(needs_nothing_else)
             || self.last_log_only_sync.is_some_and(|last| now < last + SYNC_LOOP_GAP_MAX)
     }
@@ -171,10 +177,10 @@ impl SyncQueue {
             wanted.retain(|key, _| pages.is_unlogged(key));
         }
         let target = self.target(newest);
-        for StoreWait { origin, then, .. } in
-            self.waiting_for_store.extract_if(.., |wait| wait.wanted.is_empty())
+        for StoreWait { wait, then, .. } in
+            self.waiting_for_store.extract_if(.., |sync| sync.wanted.is_empty())
         {
-            self.waiting.push_back(WaitingSync { origin, target, waited_for_store: true, then });
+            self.waiting.push_back(WaitingSync { wait, target, then });
             self.commit_wanted = true;
         }
     }
@@ -193,14 +199,16 @@ impl SyncQueue {
         self.commit_wanted = false;
     }
 
-    /// Completes the syncs that a commit made durable, which began at `begun`.
+    /// Completes the syncs that a commit made durable, which took from `begun` to `ended`.
     pub(crate) fn complete(
         &mut self,
         buffer: &Buffer,
-        begun: Duration,
+        (begun, ended): (Duration, Duration),
+        waits: &mut WaitLog,
         completions: &mut DeferredCompletions,
     ) {
         while let Some(sync) = self.waiting.pop_front_if(|sync| sync.target.is_durable(buffer)) {
+            waits.note_end(&sync.wait, ended);
             completions.push(move || (sync.then)(Ok(())));
         }
         // Every change is durable, and so are late-logged pages, and the name of the store's batch.

@@ -369,7 +369,7 @@ impl WriteBack {
     /// would.
     pub(crate) fn log_reverted(&self, pages: &[PageKey]) -> Result<(), CacheError> {
         let state = self.shared.state();
-        pages.iter().try_for_each(|key| relog::append_page(self.shared.buffer(), &state.pages, *key))
+        pages.iter().try_for_each(|key| relog::append_page(&state.log, &state.pages, *key))
     }
 
     /// Drops relogged punches that the store has. The log may have lost a range operation that is stored, and

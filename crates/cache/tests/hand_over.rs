@@ -15,6 +15,7 @@ mod sync {
 #[allow(clippy::all, dead_code, missing_docs, unreachable_pub, unused_imports)]
 mod shipped {
     pub(crate) mod admission;
+    pub(crate) mod append_cause;
     pub(crate) mod apply;
     pub(crate) mod bypass;
     pub(crate) mod bypass_recovery;
@@ -36,6 +37,7 @@ mod shipped {
     pub(crate) mod record_applier;
     pub(crate) mod recover;
     pub(crate) mod relog;
+    pub(crate) mod request_wait;
     pub(crate) mod rescue;
     pub(crate) mod reservation_estimate;
     pub(crate) mod retry;
@@ -59,6 +61,7 @@ use crate::admission::SpaceReservation;
 use crate::cache::Cache;
 use crate::change::{ObjectChange, TransactionCost};
 use crate::error::CacheError;
+use crate::request_wait::{RequestWait, WaitCause};
 use crate::settings::CacheSettings;
 use crate::task::{BackgroundTask, CacheCompletion, StepProgress};
 
@@ -139,11 +142,15 @@ fn survives(buffer: &SimDisk, lsn: Lsn) -> bool {
 /// How a client asks for durability.
 type Ask = fn(&Cache, CacheCompletion<()>);
 
+fn unmatched_wait() -> RequestWait {
+    RequestWait::new(Origin::UNMATCHED, WaitCause::Commit, Duration::ZERO)
+}
+
 /// Wrong: a client that finds another at work relies on the other's commit, which may have begun before.
 fn left_to_the_other(cache: &Cache, then: CacheCompletion<()>) {
     let mut state = cache.parts.shared.state();
     let target = state.log.syncs.target(cache.parts.shared.buffer().appended_lsn());
-    let alone = state.log.syncs.park(Origin::UNMATCHED, target, then);
+    let alone = state.log.syncs.park(unmatched_wait(), target, then);
     drop(state);
     if alone {
         let _ = cache.parts.committer.commit_now();
@@ -158,7 +165,7 @@ fn told_by_any_commit(cache: &Cache, then: CacheCompletion<()>) {
         return then(Err(why.into()));
     }
     let target = state.log.syncs.target(Lsn(0));
-    state.log.syncs.park(Origin::UNMATCHED, target, then);
+    state.log.syncs.park(unmatched_wait(), target, then);
     let stopping = state.log.is_stopping();
     drop(state);
     cache.parts.shared.wake(BackgroundTask::Commit);

@@ -102,10 +102,15 @@ impl Fs {
         Ok(Fs { core, deferred_frees: Arc::default(), origin: Origin::UNMATCHED })
     }
 
-    /// A handle for the operations of `origin`: whether they are critical decides who goes first where
-    /// space is short, and what a sync has logged.
-    pub fn by(&self, origin: Origin) -> Fs {
-        Fs { origin, ..self.clone() }
+    /// Sets whose operations this handle makes: whether they are critical decides who goes first where space is
+    /// short, and what a sync has logged.
+    pub fn set_origin(&mut self, origin: Origin) {
+        self.origin = origin;
+    }
+
+    /// Whose operations this handle makes.
+    pub fn origin(&self) -> Origin {
+        self.origin
     }
 
     /// Looks up `name` in the directory `parent`. Does not hold the file.

@@ -1,77 +1,21 @@
-//! Latencies of requests, from arrival to reply, per class of operation; and a counter of requests.
+//! Latencies of requests, from arrival to reply, by kind and by class; and a counter of requests.
 
 use hdrhistogram::Histogram;
+use request::{RequestClass, RequestKind};
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The classes of operations for which latencies are reported.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpClass {
-    /// Finding a name.
-    Lookup,
-    /// Reading attributes.
-    Getattr,
-    /// Setting attributes, truncation among them.
-    Setattr,
-    /// Reading bytes.
-    Read,
-    /// Writing bytes.
-    Write,
-    /// Making a file or directory durable.
-    Fsync,
-    /// Making a file, directory or link.
-    Create,
-    /// Removing a name.
-    Unlink,
-    /// Moving a name.
-    Rename,
-    /// Listing a directory.
-    Readdir,
-    /// Everything else.
-    Other,
-}
+/// Kinds whose latencies are also kept by class.
+pub const CLASSED_KINDS: [RequestKind; 3] = [RequestKind::Read, RequestKind::Write, RequestKind::Fsync];
 
-impl OpClass {
-    /// Every class, in the order in which they are shown.
-    pub const ALL: [OpClass; 11] = [
-        OpClass::Lookup,
-        OpClass::Getattr,
-        OpClass::Setattr,
-        OpClass::Read,
-        OpClass::Write,
-        OpClass::Fsync,
-        OpClass::Create,
-        OpClass::Unlink,
-        OpClass::Rename,
-        OpClass::Readdir,
-        OpClass::Other,
-    ];
+/// The classes, in the order of their numbers.
+const CLASSES: [RequestClass; 2] = [RequestClass::Critical, RequestClass::Background];
 
-    /// Its name in `status`.
-    pub fn name(self) -> &'static str {
-        match self {
-            OpClass::Lookup => "lookup",
-            OpClass::Getattr => "getattr",
-            OpClass::Setattr => "setattr",
-            OpClass::Read => "read",
-            OpClass::Write => "write",
-            OpClass::Fsync => "fsync",
-            OpClass::Create => "create",
-            OpClass::Unlink => "unlink",
-            OpClass::Rename => "rename",
-            OpClass::Readdir => "readdir",
-            OpClass::Other => "other",
-        }
-    }
-}
-
-/// The latencies of one class since the mount.
+/// The latencies of some requests since the mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LatencySummary {
-    /// Which class.
-    pub class: OpClass,
     /// How many requests were answered.
     pub count: u64,
     /// Half of them took at most this long.
@@ -100,45 +44,67 @@ const BUCKET_NANOS_MIN: u64 = 250;
 /// The ratio of two buckets' upper ends: the fourth root of two.
 const BUCKET_GROWTH: f64 = 1.189_207_115;
 
-/// A histogram per class. Each has its own mutex, held for some tens of nanoseconds.
-pub struct OpLatencies {
-    classes: [Mutex<Histogram<u64>>; OpClass::ALL.len()],
+/// A histogram with a mutex of its own, held for some tens of nanoseconds.
+type SharedHistogram = Mutex<Histogram<u64>>;
+
+/// A histogram for each kind of request, and for some kinds one for each class.
+pub struct RequestLatencies {
+    kinds: [SharedHistogram; RequestKind::ALL.len()],
+    classed: [[SharedHistogram; CLASSES.len()]; CLASSED_KINDS.len()],
 }
 
-impl Default for OpLatencies {
-    fn default() -> OpLatencies {
-        OpLatencies { classes: OpClass::ALL.map(|_| Mutex::new(empty())) }
-    }
-}
-
-impl OpLatencies {
-    /// Latencies since the mount, in the order of [`OpClass::ALL`].
-    pub fn summaries(&self) -> Vec<LatencySummary> {
-        OpClass::ALL.map(|class| self.summary(class)).to_vec()
-    }
-
-    fn summary(&self, class: OpClass) -> LatencySummary {
-        let histogram = self.histogram(class);
-        let at = |quantile| Duration::from_nanos(histogram.value_at_quantile(quantile));
-        LatencySummary {
-            class,
-            count: histogram.len(),
-            p50: at(0.5),
-            p99: at(0.99),
-            p999: at(0.999),
-            max: Duration::from_nanos(histogram.max()),
-            buckets: buckets(&histogram),
+impl Default for RequestLatencies {
+    fn default() -> RequestLatencies {
+        RequestLatencies {
+            kinds: RequestKind::ALL.map(|_| empty()),
+            classed: CLASSED_KINDS.map(|_| CLASSES.map(|_| empty())),
         }
     }
+}
 
-    fn record(&self, class: OpClass, took: Duration) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.histogram(class).saturating_record(nanos);
+impl RequestLatencies {
+    /// The latencies of a kind since the mount.
+    pub fn of_kind(&self, kind: RequestKind) -> LatencySummary {
+        summary(&self.kinds[kind as usize])
     }
 
-    fn histogram(&self, class: OpClass) -> MutexGuard<'_, Histogram<u64>> {
-        // Each call leaves the histogram consistent, so a poisoned lock is no reason to fail.
-        self.classes[class as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    /// The latencies of a kind and a class since the mount, while rules were in force. `None` for kinds that are
+    /// not among [`CLASSED_KINDS`].
+    pub fn of_class(&self, kind: RequestKind, class: RequestClass) -> Option<LatencySummary> {
+        Some(summary(&self.classed(kind)?[class as usize]))
+    }
+
+    fn classed(&self, kind: RequestKind) -> Option<&[SharedHistogram; CLASSES.len()]> {
+        let number = CLASSED_KINDS.iter().position(|&classed| classed == kind)?;
+        Some(&self.classed[number])
+    }
+
+    fn record(&self, kind: RequestKind, class: Option<RequestClass>, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        lock(&self.kinds[kind as usize]).saturating_record(nanos);
+        if let Some(class) = class
+            && let Some(classed) = self.classed(kind)
+        {
+            lock(&classed[class as usize]).saturating_record(nanos);
+        }
+    }
+}
+
+fn lock(histogram: &SharedHistogram) -> MutexGuard<'_, Histogram<u64>> {
+    // Each call leaves the histogram consistent, so a poisoned lock is no reason to fail.
+    histogram.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn summary(histogram: &SharedHistogram) -> LatencySummary {
+    let histogram = lock(histogram);
+    let at = |quantile| Duration::from_nanos(histogram.value_at_quantile(quantile));
+    LatencySummary {
+        count: histogram.len(),
+        p50: at(0.5),
+        p99: at(0.99),
+        p999: at(0.999),
+        max: Duration::from_nanos(histogram.max()),
+        buckets: buckets(&histogram),
     }
 }
 
@@ -149,28 +115,30 @@ fn buckets(histogram: &Histogram<u64>) -> Vec<(Duration, u64)> {
     counts.filter(|&(_, count)| count > 0).collect()
 }
 
-fn empty() -> Histogram<u64> {
-    Histogram::new_with_max(LATENCY_MAX_NANOS, DIGITS).expect("the bounds are constants that fit")
+fn empty() -> SharedHistogram {
+    Mutex::new(Histogram::new_with_max(LATENCY_MAX_NANOS, DIGITS).expect("the bounds are constants that fit"))
 }
 
 /// Measures a request's latency, from its arrival until the timer is dropped, after the reply was sent.
 ///
 /// A timer in a completion shares the histograms; a timer of a handler borrows them.
-pub(crate) struct LatencyTimer<L: Deref<Target = OpLatencies> = Arc<OpLatencies>> {
+pub(crate) struct LatencyTimer<L: Deref<Target = RequestLatencies> = Arc<RequestLatencies>> {
     latencies: L,
-    class: OpClass,
+    kind: RequestKind,
+    /// `None` while no rules are in force.
+    class: Option<RequestClass>,
     start: Instant,
 }
 
-impl<L: Deref<Target = OpLatencies>> LatencyTimer<L> {
-    pub(crate) fn start(latencies: L, class: OpClass) -> LatencyTimer<L> {
-        LatencyTimer { latencies, class, start: Instant::now() }
+impl<L: Deref<Target = RequestLatencies>> LatencyTimer<L> {
+    pub(crate) fn start(latencies: L, kind: RequestKind, class: Option<RequestClass>) -> LatencyTimer<L> {
+        LatencyTimer { latencies, kind, class, start: Instant::now() }
     }
 }
 
-impl<L: Deref<Target = OpLatencies>> Drop for LatencyTimer<L> {
+impl<L: Deref<Target = RequestLatencies>> Drop for LatencyTimer<L> {
     fn drop(&mut self) {
-        self.latencies.record(self.class, self.start.elapsed());
+        self.latencies.record(self.kind, self.class, self.start.elapsed());
     }
 }
 
@@ -219,32 +187,51 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_timer_counts_once_in_its_own_class() {
-        let latencies = OpLatencies::default();
-        drop(LatencyTimer::start(&latencies, OpClass::Fsync));
-        let counts: Vec<u64> = latencies.summaries().iter().map(|s| s.count).collect();
-        assert_eq!(counts.iter().sum::<u64>(), 1);
-        assert_eq!(counts[OpClass::Fsync as usize], 1);
+    fn a_dropped_timer_counts_once_for_its_own_kind() {
+        let latencies = RequestLatencies::default();
+        drop(LatencyTimer::start(&latencies, RequestKind::Fsync, None));
+        let count = |kind| latencies.of_kind(kind).count;
+        assert_eq!(RequestKind::ALL.map(count).iter().sum::<u64>(), 1);
+        assert_eq!(count(RequestKind::Fsync), 1);
+    }
+
+    #[test]
+    fn classes_count_only_while_rules_are_in_force() {
+        let latencies = RequestLatencies::default();
+        let took = Duration::from_micros(5);
+        latencies.record(RequestKind::Read, None, took);
+        latencies.record(RequestKind::Read, Some(RequestClass::Critical), took);
+        latencies.record(RequestKind::Lookup, Some(RequestClass::Critical), took);
+        let count = |kind, class| latencies.of_class(kind, class).map(|summary| summary.count);
+        assert_eq!(count(RequestKind::Read, RequestClass::Critical), Some(1));
+        assert_eq!(count(RequestKind::Read, RequestClass::Background), Some(0));
+        assert_eq!(count(RequestKind::Lookup, RequestClass::Critical), None);
+        assert_eq!(latencies.of_kind(RequestKind::Read).count, 2);
+    }
+
+    #[test]
+    fn classes_are_listed_at_their_own_places() {
+        assert!(CLASSES.iter().enumerate().all(|(at, &class)| class as usize == at));
     }
 
     #[test]
     fn the_slowest_request_is_the_maximum_and_not_the_median() {
-        let latencies = OpLatencies::default();
-        (0..99).for_each(|_| latencies.record(OpClass::Read, Duration::from_micros(5)));
-        latencies.record(OpClass::Read, Duration::from_secs(2));
-        latencies.record(OpClass::Write, Duration::from_secs(100_000));
-        let read = latencies.summary(OpClass::Read);
+        let latencies = RequestLatencies::default();
+        (0..99).for_each(|_| latencies.record(RequestKind::Read, None, Duration::from_micros(5)));
+        latencies.record(RequestKind::Read, None, Duration::from_secs(2));
+        latencies.record(RequestKind::Write, None, Duration::from_secs(100_000));
+        let read = latencies.of_kind(RequestKind::Read);
         assert!(read.p50 < Duration::from_micros(6) && read.max >= Duration::from_secs(2));
-        assert!(latencies.summary(OpClass::Write).max >= Duration::from_secs(3_600));
+        assert!(latencies.of_kind(RequestKind::Write).max >= Duration::from_secs(3_600));
     }
 
     #[test]
     fn the_buckets_hold_every_request_and_are_narrow() {
-        let latencies = OpLatencies::default();
+        let latencies = RequestLatencies::default();
         for micros in 1..=1000 {
-            latencies.record(OpClass::Read, Duration::from_micros(micros));
+            latencies.record(RequestKind::Read, None, Duration::from_micros(micros));
         }
-        let read = latencies.summary(OpClass::Read);
+        let read = latencies.of_kind(RequestKind::Read);
         assert_eq!(read.buckets.iter().map(|&(_, count)| count).sum::<u64>(), 1000);
         assert!(read.buckets.is_sorted());
         let mut below = 0;
@@ -258,11 +245,6 @@ mod tests {
             .expect("a median");
         // A quarter of an octave, and the two digits of the histogram itself.
         assert!(*half >= Duration::from_micros(495) && *half < Duration::from_micros(605), "{half:?}");
-    }
-
-    #[test]
-    fn every_class_is_listed_at_its_own_place() {
-        assert!(OpClass::ALL.iter().enumerate().all(|(at, &class)| class as usize == at));
     }
 
     #[test]

@@ -39,24 +39,27 @@ impl RequestClasses {
         self.in_force.store(None);
     }
 
-    /// The origin of a request of this task, if rules are in force. `file_rules` are those that hold for its
-    /// file. A request without a task is critical: the kernel makes it, for example to write a mapping back, and
-    /// somebody may wait for that.
+    /// The rule that decides about a request of this task, or [`Origin::NO_RULE`], and the class of the request,
+    /// if rules are in force. `file_rules` are those that hold for its file. A request without a task is
+    /// critical: the kernel makes it, for example to write a mapping back, and somebody may wait for that.
     #[inline]
-    pub(crate) fn origin(&self, task: u32, file_rules: impl FnOnce() -> RuleMask) -> Option<Origin> {
+    pub(crate) fn decide(
+        &self,
+        task: u32,
+        file_rules: impl FnOnce() -> RuleMask,
+    ) -> Option<(u8, RequestClass)> {
         let in_force = self.in_force.load();
         let RulesInForce { rules, tasks, .. } = in_force.as_deref()?;
         let task_rules = tasks.rules_of(task);
         if task == 0 {
-            return Some(Origin::UNMATCHED);
+            return Some((Origin::NO_RULE, RequestClass::Critical));
         }
-        let (rule, class) = rules.decide(task_rules, file_rules());
-        Some(Origin { task, rule, class })
+        Some(rules.decide(task_rules, file_rules()))
     }
 
     /// Whether a request of this task is critical. `file_rules` are those that hold for its file.
     pub fn is_critical(&self, task: u32, file_rules: RuleMask) -> bool {
-        self.origin(task, || file_rules).is_none_or(|origin| origin.class == RequestClass::Critical)
+        self.decide(task, || file_rules).is_none_or(|(_, class)| class == RequestClass::Critical)
     }
 
     /// The list of background requests, if there is one.
@@ -87,16 +90,15 @@ mod tests {
     fn a_task_is_critical_until_it_is_known() {
         let classes = RequestClasses::default();
         let every_rule = || RuleMask(!0);
-        assert_eq!(classes.origin(7, every_rule), None);
+        assert_eq!(classes.decide(7, every_rule), None);
         let rules = Arc::new(RuleSet::parse("background title=tar").expect("rules"));
         let mut keeper = classes.set_rules(rules.clone(), None);
-        assert_eq!(classes.origin(7, every_rule).unwrap().class, RequestClass::Critical);
+        assert_eq!(classes.decide(7, every_rule).unwrap().1, RequestClass::Critical);
         keeper.step(&mut |_| Ok(rules.task_mask(&TaskFacts { title: "tar".into(), ..TaskFacts::default() })));
-        let origin = classes.origin(7, every_rule);
-        assert_eq!(origin, Some(Origin { task: 7, rule: 0, class: RequestClass::Background }));
-        assert_eq!(classes.origin(0, every_rule), Some(Origin::UNMATCHED));
+        assert_eq!(classes.decide(7, every_rule), Some((0, RequestClass::Background)));
+        assert_eq!(classes.decide(0, every_rule), Some((Origin::NO_RULE, RequestClass::Critical)));
         classes.clear();
-        assert_eq!(classes.origin(7, every_rule), None);
+        assert_eq!(classes.decide(7, every_rule), None);
     }
 
     #[test]
@@ -104,7 +106,7 @@ mod tests {
         let classes = RequestClasses::default();
         let rules = Arc::new(RuleSet::parse("background title=tar\ncritical file=/a").expect("rules"));
         let mut keeper = classes.set_rules(rules.clone(), None);
-        assert!((7..10).all(|task| classes.origin(task, || RuleMask(!0)).is_some()));
+        assert!((7..10).all(|task| classes.decide(task, || RuleMask(!0)).is_some()));
         keeper.step(&mut |task| {
             let title = if task == 8 { "tar" } else { "sh" };
             Ok(rules.task_mask(&TaskFacts { title: title.into(), ..TaskFacts::default() }))

@@ -17,7 +17,7 @@ use crate::connection::PendingReply;
 use crate::errno::reply_errno;
 use crate::hole_search::HoleSearch;
 use crate::kernel_settings::{BACKGROUND_MAX, KernelCachePolicy};
-use crate::latency::{LatencyTimer, OpClass, OpLatencies, RequestCounter};
+use crate::latency::{LatencyTimer, RequestCounter, RequestLatencies};
 use crate::listing::{ListedEntry, ReplySpace, list_dots};
 use crate::page_invalidation::PageInvalidator;
 use crate::privileges::write_dropping_privileges;
@@ -31,7 +31,7 @@ use crate::xattr::{list_for, reply_xattr, set_xattr_mode};
 use fs::{
     CallerCredentials, FILE_BYTES_MAX, FileAttributes, FileKind, Fs, FsCompletion, FsError, IfExists, Ino,
 };
-use request::RequestClass;
+use request::{Origin, RequestClass};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,13 +40,16 @@ use std::time::Duration;
 /// Answers the kernel's requests from a file system.
 #[derive(Clone)]
 pub struct FuseServer {
+    /// Its origin is that of the last request.
     fs: Fs,
+    /// The class of the last request. `None` while no rules are in force.
+    class: Option<RequestClass>,
     pub(crate) parts: Arc<ServerParts>,
 }
 
-/// Everything but the file system, whose handle is that of a request's origin.
+/// Everything but the file system, whose handle has the origin of a request.
 pub(crate) struct ServerParts {
-    latencies: Arc<OpLatencies>,
+    latencies: Arc<RequestLatencies>,
     requests: Arc<RequestCounter>,
     classes: Arc<RequestClasses>,
     kernel_cache: KernelCachePolicy,
@@ -60,7 +63,7 @@ impl FuseServer {
     /// about their origins by `classes`.
     pub fn new(
         fs: &Fs,
-        latencies: Arc<OpLatencies>,
+        latencies: Arc<RequestLatencies>,
         requests: Arc<RequestCounter>,
         classes: Arc<RequestClasses>,
         kernel_cache: KernelCachePolicy,
@@ -73,21 +76,19 @@ impl FuseServer {
             page_invalidator: PageInvalidator::default(),
             ttl: kernel_cache.ttl(),
         };
-        FuseServer { fs: fs.clone(), parts: Arc::new(parts) }
+        FuseServer { fs: fs.clone(), class: None, parts: Arc::new(parts) }
     }
 
     /// Performs a request. The reply is sent before this returns, or later by another thread.
-    pub(crate) fn serve(&self, header: &RequestHeader, op: FuseOp<'_>, mut reply: PendingReply) {
-        match self.parts.classes.origin(header.pid, || self.fs.rules_of(Ino(header.node))) {
-            Some(origin) => {
-                if origin.class == RequestClass::Background {
-                    self.list_background(header, &op, &mut reply);
-                }
-                let of_origin = FuseServer { fs: self.fs.by(origin), parts: self.parts.clone() };
-                of_origin.perform(header, op, reply);
-            }
-            None => self.perform(header, op, reply),
+    pub(crate) fn serve(&mut self, header: &RequestHeader, op: FuseOp<'_>, mut reply: PendingReply) {
+        let decided = self.parts.classes.decide(header.pid, || self.fs.rules_of(Ino(header.node)));
+        let (rule, class) = decided.unwrap_or((Origin::NO_RULE, RequestClass::Critical));
+        self.class = decided.map(|_| class);
+        self.fs.set_origin(Origin { task: header.pid, rule, class, kind: op.kind(), file: header.node });
+        if class == RequestClass::Background {
+            self.list_background(header, &op, &mut reply);
         }
+        self.perform(header, op, reply);
     }
 
     /// Lists a background request until its reply is sent, if a thread looks at such requests. Those without a
@@ -114,17 +115,13 @@ impl FuseServer {
                 self.mknod(caller(umask), node, name, mode, device, reply);
             }
             FuseOp::Mkdir { name, mode, umask } => self.mkdir(caller(umask), node, name, mode, reply),
-            FuseOp::Unlink { name } => {
-                self.fs.unlink(node, name, self.empty_completion(OpClass::Unlink, reply))
-            }
-            FuseOp::Rmdir { name } => {
-                self.fs.remove_directory(node, name, self.empty_completion(OpClass::Unlink, reply))
-            }
+            FuseOp::Unlink { name } => self.fs.unlink(node, name, self.empty_completion(reply)),
+            FuseOp::Rmdir { name } => self.fs.remove_directory(node, name, self.empty_completion(reply)),
             FuseOp::Rename { name, new_parent, new_name, flags } => {
                 self.rename(caller(0), (node, name), (Ino(new_parent), new_name), flags, reply);
             }
             FuseOp::Link { of, name } => {
-                self.fs.link(Ino(of), node, name, self.entry_completion(OpClass::Create, reply));
+                self.fs.link(Ino(of), node, name, self.entry_completion(reply));
             }
             FuseOp::Open => reply.error(Errno::NOSYS),
             FuseOp::Read { offset, size, flags } => self.read(node, offset, size, flags, reply),
@@ -133,17 +130,17 @@ impl FuseServer {
             }
             FuseOp::Statfs => self.statfs(reply),
             FuseOp::Release | FuseOp::Releasedir | FuseOp::Destroy => reply.ok(),
-            FuseOp::Fsync => self.fs.sync_file(node, self.empty_completion(OpClass::Fsync, reply)),
+            FuseOp::Fsync => self.fs.sync_file(node, self.empty_completion(reply)),
             FuseOp::Setxattr { name, value, flags } => self.setxattr(node, name, value, flags, reply),
             FuseOp::Getxattr { name, size } => self.getxattr(node, name, size, reply),
             FuseOp::Listxattr { size } => self.listxattr(header.uid, node, size, reply),
             FuseOp::Removexattr { name } => {
-                self.fs.remove_xattr(node, name, self.empty_completion(OpClass::Setattr, reply));
+                self.fs.remove_xattr(node, name, self.empty_completion(reply));
             }
             FuseOp::Opendir => self.opendir(reply),
             FuseOp::Readdir { offset, size } => self.readdir(node, offset, size, reply),
             FuseOp::Readdirplus { offset, size } => self.readdirplus(node, offset, size, reply),
-            FuseOp::Fsyncdir => self.fs.sync_names(self.empty_completion(OpClass::Fsync, reply)),
+            FuseOp::Fsyncdir => self.fs.sync_names(self.empty_completion(reply)),
             FuseOp::Create { name, mode, umask } => self.create(caller(umask), node, name, mode, reply),
             FuseOp::Fallocate { offset, len, mode } => self.fallocate(node, (offset, len), mode, reply),
             FuseOp::Lseek { offset, whence } => self.lseek(node, offset, whence, reply),
@@ -154,19 +151,19 @@ impl FuseServer {
     }
 
     /// A timer for an operation that a completion answers.
-    fn shared_timer(&self, class: OpClass) -> LatencyTimer {
+    fn shared_timer(&self) -> LatencyTimer {
         self.parts.requests.note();
-        LatencyTimer::start(self.parts.latencies.clone(), class)
+        LatencyTimer::start(self.parts.latencies.clone(), self.fs.origin().kind, self.class)
     }
 
     /// A timer for an operation that its handler answers.
-    fn short_timer(&self, class: OpClass) -> LatencyTimer<&OpLatencies> {
+    fn short_timer(&self) -> LatencyTimer<&RequestLatencies> {
         self.parts.requests.note();
-        LatencyTimer::start(&self.parts.latencies, class)
+        LatencyTimer::start(&self.parts.latencies, self.fs.origin().kind, self.class)
     }
 
     fn lookup(&self, parent: Ino, name: &[u8], reply: PendingReply) {
-        let _timer = self.short_timer(OpClass::Lookup);
+        let _timer = self.short_timer();
         let found = match name {
             // The kernel has a file handle of an inode that it forgot.
             b"." => self.fs.find_and_hold(parent),
@@ -188,7 +185,7 @@ impl FuseServer {
     }
 
     fn getattr(&self, node: Ino, reply: PendingReply) {
-        let _timer = self.short_timer(OpClass::Getattr);
+        let _timer = self.short_timer();
         match self.fs.attributes(node) {
             Ok(now) => reply.body(&attr_reply(&now, self.parts.ttl)),
             Err(error) => reply.error(reply_errno(&error)),
@@ -196,11 +193,11 @@ impl FuseServer {
     }
 
     fn setattr(&self, node: Ino, asked: &SetattrIn, reply: PendingReply) {
-        self.fs.set_attributes(node, attributes_to_set(asked), self.attr_completion(OpClass::Setattr, reply));
+        self.fs.set_attributes(node, attributes_to_set(asked), self.attr_completion(reply));
     }
 
     fn readlink(&self, node: Ino, reply: PendingReply) {
-        let _timer = self.short_timer(OpClass::Other);
+        let _timer = self.short_timer();
         match self.fs.read_link(node) {
             Ok(target) => reply.bytes(&target),
             Err(error) => reply.error(reply_errno(&error)),
@@ -215,11 +212,11 @@ impl FuseServer {
         target: &[u8],
         reply: PendingReply,
     ) {
-        self.fs.symlink(caller, parent, name, target, self.entry_completion(OpClass::Create, reply));
+        self.fs.symlink(caller, parent, name, target, self.entry_completion(reply));
     }
 
     fn mkdir(&self, caller: CallerCredentials, parent: Ino, name: &[u8], mode: u32, reply: PendingReply) {
-        let done = self.entry_completion(OpClass::Create, reply);
+        let done = self.entry_completion(reply);
         self.fs.make(caller, parent, name, FileKind::Directory, permissions(mode), done);
     }
 
@@ -234,7 +231,7 @@ impl FuseServer {
     ) {
         let Some(kind) = mknod_kind(mode) else { return reply.error(Errno::INVAL) };
         let mode = permissions(mode);
-        let done = self.entry_completion(OpClass::Create, reply);
+        let done = self.entry_completion(reply);
         match kind {
             FileKind::CharDevice | FileKind::BlockDevice => {
                 self.fs.make_device(caller, parent, name, (kind, device), mode, done);
@@ -244,7 +241,7 @@ impl FuseServer {
     }
 
     fn create(&self, caller: CallerCredentials, parent: Ino, name: &[u8], mode: u32, reply: PendingReply) {
-        let timer = self.shared_timer(OpClass::Create);
+        let timer = self.shared_timer();
         let fs = self.fs.clone();
         let ttl = self.parts.ttl;
         let done: FsCompletion<FileAttributes> = Box::new(move |made| {
@@ -273,14 +270,14 @@ impl FuseServer {
             _ => IfExists::Refuse,
         };
         match flags & !libc::RENAME_NOREPLACE {
-            0 => self.fs.rename(from, to, if_exists, self.empty_completion(OpClass::Rename, reply)),
+            0 => self.fs.rename(from, to, if_exists, self.empty_completion(reply)),
             libc::RENAME_WHITEOUT => {
-                let done = self.empty_completion(OpClass::Rename, reply);
+                let done = self.empty_completion(reply);
                 let done: FsCompletion<_> = Box::new(move |moved| done(moved.map(drop)));
                 self.fs.rename_leaving_whiteout(caller, from, to, if_exists, done);
             }
             libc::RENAME_EXCHANGE if if_exists == IfExists::Replace => {
-                self.fs.exchange(from, to, self.empty_completion(OpClass::Rename, reply));
+                self.fs.exchange(from, to, self.empty_completion(reply));
             }
             _ => reply.error(Errno::INVAL),
         }
@@ -290,7 +287,7 @@ impl FuseServer {
         if flags & IS_DIRECT_IO == 0 {
             self.fs.note_client_caching(node);
         }
-        let timer = self.shared_timer(OpClass::Read);
+        let timer = self.shared_timer();
         let done: FsCompletion<Vec<u8>> = Box::new(move |read| {
             let _timer = timer;
             match read {
@@ -311,7 +308,7 @@ impl FuseServer {
     ) {
         let data = clip_to_file_max(offset, data);
         // A request is at most 1 MiB long.
-        let timer = self.shared_timer(OpClass::Write);
+        let timer = self.shared_timer();
         let bytes = data.len() as u32;
         let around_pages = flags & IS_DIRECT_IO != 0;
         if !around_pages {
@@ -373,16 +370,16 @@ impl FuseServer {
 
     fn setxattr(&self, node: Ino, name: &[u8], value: &[u8], flags: i32, reply: PendingReply) {
         let Some(how) = set_xattr_mode(flags) else { return reply.error(Errno::INVAL) };
-        self.fs.set_xattr(node, name, value, how, self.empty_completion(OpClass::Setattr, reply));
+        self.fs.set_xattr(node, name, value, how, self.empty_completion(reply));
     }
 
     fn getxattr(&self, node: Ino, name: &[u8], size: u32, reply: PendingReply) {
-        let _timer = self.short_timer(OpClass::Other);
+        let _timer = self.short_timer();
         reply_xattr(self.fs.xattr(node, name), size, reply);
     }
 
     fn listxattr(&self, uid: u32, node: Ino, size: u32, reply: PendingReply) {
-        let _timer = self.short_timer(OpClass::Other);
+        let _timer = self.short_timer();
         reply_xattr(self.fs.xattr_names(node).map(|names| list_for(uid, names)), size, reply);
     }
 
@@ -395,7 +392,7 @@ impl FuseServer {
     }
 
     fn readdir(&self, node: Ino, offset: u64, size: u32, reply: PendingReply) {
-        let _timer = self.short_timer(OpClass::Readdir);
+        let _timer = self.short_timer();
         let mut listing = ListingReply::new(size);
         match self.list(node, offset, &mut listing) {
             Ok(()) => reply.bytes(listing.bytes()),
@@ -417,7 +414,7 @@ impl FuseServer {
     }
 
     fn readdirplus(&self, node: Ino, offset: u64, size: u32, reply: PendingReply) {
-        let _timer = self.short_timer(OpClass::Readdir);
+        let _timer = self.short_timer();
         let mut listing = ListingReply::new(size);
         match self.list_plus(node, offset, &mut listing) {
             Ok(()) => reply.bytes(listing.bytes()),
@@ -443,14 +440,14 @@ impl FuseServer {
     fn fallocate(&self, node: Ino, range: (u64, u64), mode: i32, reply: PendingReply) {
         match range_flags::fallocate_mode(mode) {
             Ok((what, size)) => {
-                self.fs.allocate(node, what, range, size, self.empty_completion(OpClass::Setattr, reply));
+                self.fs.allocate(node, what, range, size, self.empty_completion(reply));
             }
             Err(error) => reply.error(error),
         }
     }
 
     fn lseek(&self, node: Ino, offset: i64, whence: i32, reply: PendingReply) {
-        let done = range_flags::seek_completion(self.shared_timer(OpClass::Other), reply);
+        let done = range_flags::seek_completion(self.shared_timer(), reply);
         match range_flags::seek_whence(offset, whence) {
             Ok((offset, what)) => {
                 let fs = self.fs.clone();
@@ -468,7 +465,7 @@ impl FuseServer {
         count: CopyCount,
         reply: PendingReply,
     ) {
-        let timer = self.shared_timer(OpClass::Write);
+        let timer = self.shared_timer();
         let fs = self.fs.clone();
         let reply = move |copied: Result<u64, FsError>| {
             let _timer = timer;
@@ -488,7 +485,7 @@ impl FuseServer {
     }
 
     fn statfs(&self, reply: PendingReply) {
-        let _timer = self.short_timer(OpClass::Other);
+        let _timer = self.short_timer();
         let usage = self.fs.usage();
         let block_bytes = device::BLOCK_BYTES as u32;
         reply.body(&StatfsReply {

@@ -136,7 +136,7 @@ struct RequestLoop {
 }
 
 impl RequestLoop {
-    fn run(&self) -> io::Result<()> {
+    fn run(mut self) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES_MAX];
         while let Some(request) = self.connection.receive(&mut buffer)? {
             let Some((header, body)) = RequestHeader::split(request) else {
@@ -149,7 +149,7 @@ impl RequestLoop {
         Ok(())
     }
 
-    fn answer(&self, header: &RequestHeader, body: &[u8]) -> AfterRequest {
+    fn answer(&mut self, header: &RequestHeader, body: &[u8]) -> AfterRequest {
         let reply = self.connection.reply_to(header);
         match FuseOp::decode(header, body) {
             Ok(FuseOp::Destroy) => {

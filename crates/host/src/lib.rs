@@ -41,5 +41,5 @@ pub use processor_times::ProcessorTimes;
 pub use shell::shell_quoted;
 pub use sparse::spare_bytes;
 pub use task::{TAG_VARIABLE, TaskReadError, TaskSnapshot, read_task};
-pub use task_wait::{OpenInode, TaskWait, TaskWaitReader, process_threads};
+pub use task_wait::{OpenInode, TaskWait, TaskWaitReader, open_path, process_threads};
 pub use write_out::write_out;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 /// Tasks whose file in /proc is kept open. Reading an open one takes a third of the time.
 const OPEN_MAX: usize = 128;
@@ -91,6 +92,19 @@ impl TaskWaitReader {
 pub fn process_threads(process: u32, max: usize) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).take(max).collect()
+}
+
+/// The path through which a task has an inode open; `None` if it has not, or this user may not know. As with
+/// [`TaskWaitReader`], nothing of what is read leads to a file system.
+pub fn open_path(task: u32, inode: u64) -> Option<PathBuf> {
+    let descriptors = fs::read_dir(format!("/proc/{task}/fd")).ok()?;
+    let mut links = descriptors.filter_map(|entry| Some(entry.ok()?.path()));
+    let leads_to_inode = |link: &PathBuf| {
+        let descriptor = link.file_name().and_then(|name| name.to_str()?.parse().ok());
+        let open = descriptor.and_then(|descriptor| read_open_inode(task, descriptor).ok()?);
+        open.is_some_and(|open| open.inode == inode)
+    };
+    fs::read_link(links.find(leads_to_inode)?).ok()
 }
 
 /// A system call that a task is in.

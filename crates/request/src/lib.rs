@@ -4,6 +4,7 @@ mod class_rule;
 mod origin;
 mod parse;
 mod pattern;
+mod request_kind;
 mod rule_set;
 mod task_facts;
 
@@ -11,5 +12,6 @@ pub use buffer_policy::{BufferPolicy, LendingLevel};
 pub use class_rule::ClassRule;
 pub use origin::{Origin, RequestClass};
 pub use parse::RuleError;
+pub use request_kind::RequestKind;
 pub use rule_set::{CoveredRule, RuleMask, RuleSet};
 pub use task_facts::TaskFacts;

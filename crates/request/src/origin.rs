@@ -1,4 +1,6 @@
-//! The origin of a request: its task, and its class.
+//! The origin of a request: its task, its class, and what it asks for.
+
+use crate::request_kind::RequestKind;
 
 /// Whether somebody waits for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -21,7 +23,7 @@ impl RequestClass {
     }
 }
 
-/// Where a request comes from.
+/// Where a request comes from, and what it asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The thread id of the caller; 0 if it is unknown.
@@ -30,15 +32,25 @@ pub struct Origin {
     pub rule: u8,
     /// The class of the request.
     pub class: RequestClass,
+    /// What the request asks for.
+    pub kind: RequestKind,
+    /// The inode number of its file, or of the directory of its name; 0 if there is none.
+    pub file: u64,
 }
 
 // Every request carries one.
-const _: () = assert!(size_of::<Origin>() <= 8);
+const _: () = assert!(size_of::<Origin>() <= 16);
 
 impl Origin {
     /// In place of a rule's index: no rule matches.
     pub const NO_RULE: u8 = 64;
 
     /// An unknown task, and no rule.
-    pub const UNMATCHED: Origin = Origin { task: 0, rule: Origin::NO_RULE, class: RequestClass::Critical };
+    pub const UNMATCHED: Origin = Origin {
+        task: 0,
+        rule: Origin::NO_RULE,
+        class: RequestClass::Critical,
+        kind: RequestKind::Other,
+        file: 0,
+    };
 }

@@ -60,6 +60,9 @@ pub struct StatusReport {
     pub epoch: EpochReport,
     /// Latencies since the mount, for each kind of request.
     pub latency: BTreeMap<String, LatencyReport>,
+    /// Latencies of reads, writes and syncs since the mount by class, while rules were in force. Empty without such
+    /// requests.
+    pub latency_by_class: BTreeMap<String, ClassLatencyReport>,
     /// The longest calls to each medium since the mount, in milliseconds.
     pub slowest_ms: SlowestReport,
     /// Priority lent to background programs that others wait for, with `--policy critical+process` or
@@ -230,12 +233,36 @@ pub struct CountersReport {
     pub store: StoreCountersReport,
     /// Commits written to the buffer.
     pub commits: u64,
-    /// Bytes written to the buffer.
+    /// Bytes appended to the buffer's log, by cause. Each byte counts once.
+    pub buffer_bytes_by_cause: BufferBytesReport,
+    /// Bytes written to the buffer, with padding and headers.
     pub buffer_bytes_written: u64,
     /// Flushes of the buffer.
     pub buffer_flushes: u64,
     /// Background work that failed and is tried again.
     pub errors: ErrorCountsReport,
+}
+
+/// Bytes appended to the buffer's log, by cause.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BufferBytesReport {
+    /// Pages that bypassed the buffer until a sync logged them. If nobody waits for these syncs, a rule that makes
+    /// them background keeps the pages out of the buffer.
+    pub synced_pages: u64,
+    /// The same for a sync of a background program, logged because a critical program waited for it.
+    pub lent_pages: u64,
+    /// Other whole pages. Without a policy, or under `all`, most are pages as they were written, and `--policy sync` or
+    /// `critical` keeps them out. Under these, they are pages on which a later change depends, and pages for which
+    /// the store is too slow.
+    pub whole_pages: u64,
+    /// Writes of a part of a page. No rule keeps them out.
+    pub parts_of_pages: u64,
+    /// Names, sizes, holes and clones, and pages that must be durable before their file's new name. No rule keeps them
+    /// out.
+    pub metadata: u64,
+    /// Changes logged again, of pages that are written too often to be written back. A larger buffer has fewer.
+    pub relogged: u64,
 }
 
 /// Pages read from the store, by reason.
@@ -390,6 +417,16 @@ pub struct LatencyReport {
     pub buckets_us: Vec<(f64, u64)>,
 }
 
+/// The latencies of one kind of request, by class.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ClassLatencyReport {
+    /// Of critical requests.
+    pub critical: LatencyReport,
+    /// Of background requests.
+    pub background: LatencyReport,
+}
+
 /// The longest calls to each medium, in milliseconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -436,6 +473,48 @@ pub struct RuleShareReport {
     pub bytes: u64,
     /// Whether that is more than the share, so that the rule's requests are background.
     pub is_beyond: bool,
+}
+
+/// The answer of `weir why --json`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WaitsReport {
+    /// Requests that wait at this moment, the longest first.
+    pub waiting: Vec<WaitReport>,
+    /// The last 256 waits of a millisecond and more that have ended, the newest first.
+    pub ended: Vec<WaitReport>,
+}
+
+/// A wait of a request.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WaitReport {
+    /// When the wait began, in milliseconds since 1970.
+    pub began_unix_ms: u64,
+    /// How long the wait took, or has taken so far, in milliseconds.
+    pub waited_ms: f64,
+    /// The thread that made the request; null for requests of the kernel and of weir itself.
+    pub task: Option<u32>,
+    /// The title of that thread's process; null if the thread is gone, or may not be read.
+    pub title: Option<String>,
+    /// `critical` or `background`.
+    pub class: String,
+    /// The rule that decided the class; null if none did, or the rules have changed since.
+    pub rule: Option<String>,
+    /// The kind of the request, as in `latency`.
+    pub request: String,
+    /// The inode number of the file, or of the directory of the name; null if the request has none.
+    pub inode: Option<u64>,
+    /// The path of the file; null unless you asked for its waits, or the thread has it open.
+    pub path: Option<String>,
+    /// What the request waited for: `buffer-space`, `dirty-memory`, `store-space`, `earlier-request`, `stored-page`, `commit`
+    /// or `write-back`; `weir why --help` explains them.
+    pub waits_for: String,
+    /// A critical thread that waited in the kernel for this request, so that the request was lent priority; null if
+    /// nothing was lent.
+    pub lent_for: Option<u32>,
+    /// The title of that thread's process.
+    pub lent_for_title: Option<String>,
 }
 
 /// Whether processors are kept awake while requests arrive, and what that costs.

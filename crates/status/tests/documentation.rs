@@ -15,6 +15,13 @@ const HEAD: &str = "\
 |---|---|
 ";
 
+const WAITS_HEAD: &str = "
+# The fields of `weir why --json`
+
+| field | meaning |
+|---|---|
+";
+
 /// A field of a struct: its name, its type as written, and its comment in one line.
 struct SourceField {
     name: String,
@@ -65,6 +72,8 @@ fn describe(structs: &BTreeMap<String, Vec<SourceField>>, name: &str, path: &str
 fn list_has_every_field_with_its_comment() {
     let mut list = HEAD.to_owned();
     describe(&structs(), "StatusReport", "", &mut list);
+    list += WAITS_HEAD;
+    describe(&structs(), "WaitsReport", "", &mut list);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/status.md");
     if std::env::var_os("WEIR_WRITE_DOCS").is_some() {
         std::fs::write(&path, &list).expect("docs/ can be written");

@@ -39,6 +39,7 @@ pub(crate) enum WeirCommand {
     #[command(visible_alias = "umount")]
     Unmount(DirArgs),
     Status(StatusArgs),
+    Why(WhyArgs),
     /// Make everything written so far durable, in all files
     Sync(DirArgs),
     Check(CheckArgs),
@@ -326,6 +327,39 @@ pub(crate) struct DirArgs {
 pub(crate) struct StatusArgs {
     /// The directory on which the store is mounted
     pub(crate) dir: PathBuf,
+    /// Print one JSON object, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show which requests wait, or have waited, for what, and because of whom
+///
+/// Shows the requests that wait now, and the last 256 waits of a millisecond and more, the newest first: when a wait
+/// began, how long it took, who waited, and for what. Under a policy also the class of the request, the rule that decided
+/// it, and for which critical program the request was lent priority. Times are in UTC. Waits in the kernel, such as for
+/// the lock of a file that another program writes, are waits of that other program here.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What requests wait for:
+  space in the buffer        the store takes changes more slowly than programs make them:
+                             `weir status` says what fills the buffer
+  memory for dirty pages     the same, with less memory than buffer: raise --dirty
+  space in the store         it is nearly full, and must be cleaned: see `weir space`
+  earlier requests           they wait for one of these, and go first
+  a page from the store      it was not in memory: raise --memory
+  a commit of the buffer     `slowest` in `weir status` has the times of the buffer's disk
+  write-back to the store    a background sync; or large writes, faster than the store
+
+Examples:
+  weir why /mnt/db
+  weir why /mnt/db/pg_wal/000000010000000000000001
+  weir why /mnt/db --pid 4711")]
+pub(crate) struct WhyArgs {
+    /// The directory on which the store is mounted; or a file or directory in it, for requests to that alone
+    pub(crate) path: PathBuf,
+    /// Only requests of this process or thread, and those that were lent priority for its sake
+    #[arg(long)]
+    pub(crate) pid: Option<u32>,
     /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,

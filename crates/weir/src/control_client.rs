@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,23 @@ impl WeirMount {
         spellings(dir)
             .find_map(|dir| mounts.mounted_at(&dir).and_then(WeirMount::of))
             .ok_or_else(|| WeirError::NotMounted { dir: dir.into() })
+    }
+
+    /// The mount that `path` lies on, and the path from the mount's root. Touches the mount only if `path` leads
+    /// there through links.
+    pub(crate) fn containing(path: &Path) -> Result<(WeirMount, PathBuf), WeirError> {
+        let mounts = MountTable::read().map_err(|source| WeirError::Host { path: path.into(), source })?;
+        let find = |path: PathBuf| {
+            let found = WeirMount::of(mounts.mount_of(&path)?)?;
+            let inside = path.strip_prefix(&found.dir).ok()?.to_owned();
+            Some((found, inside))
+        };
+        let is_plain = |path: &PathBuf| !path.components().any(|part| part == Component::ParentDir);
+        let plain = std::path::absolute(path).ok().filter(is_plain);
+        plain
+            .and_then(find)
+            .or_else(|| find(std::fs::canonicalize(path).ok()?))
+            .ok_or_else(|| WeirError::NotMounted { dir: path.into() })
     }
 
     /// The mount in a line of the mount table, if it is a mount of weir.
@@ -158,16 +175,21 @@ impl ControlClient {
         self.ask(&json!({ "operation": operation }))
     }
 
-    /// Sends a request for a report, and waits for it.
+    /// Sends a request without arguments for a report, and waits for it.
     pub(crate) fn report<R: DeserializeOwned>(&mut self, operation: &str) -> Result<R, WeirError> {
-        let reply = self.request(operation)?;
+        self.report_for(&json!({ "operation": operation }))
+    }
+
+    /// Sends a request with arguments for a report, and waits for it.
+    pub(crate) fn report_for<R: DeserializeOwned>(&mut self, request: &Value) -> Result<R, WeirError> {
+        let reply = self.ask(request)?;
         serde_json::from_value(reply).map_err(|error| self.lost(error.into()))
     }
 
     /// Sends a request, and waits for the reply.
     pub(crate) fn ask(&mut self, request: &Value) -> Result<Value, WeirError> {
         let patience = match request["operation"].as_str() {
-            Some("status" | "space" | "volume_list") => ANSWER_WAIT,
+            Some("status" | "space" | "why" | "volume_list") => ANSWER_WAIT,
             _ => WORK_WAIT,
         };
         self.send_request(request)?;

@@ -6,7 +6,7 @@
 //! | client | may |
 //! | --- | --- |
 //! | root, and the user of the daemon | everything |
-//! | the owner of the mount's root directory | read and sync: `status`, `space`, `sync` |
+//! | the owner of the mount's root directory | read and sync: `status`, `space`, `why`, `sync` |
 //! | any other user | nothing |
 
 use crate::control_address::{self, DeviceNumber};
@@ -165,6 +165,10 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
     match request["operation"].as_str() {
         Some("status") => to_json(&mounted.status_report()),
         Some("space") => to_json(&mounted.space_report()),
+        Some("why") => {
+            let path = request["path"].as_str().unwrap_or_default();
+            reply_or_error(mounted.waits_report(path).map(|waits| to_json(&waits)))
+        }
         Some("sync") => reply_or_error(mounted.sync().map(|()| json!({}))),
         _ if rights != ClientRights::All => refusal(),
         Some("drained") => match mounted.wait_drained() {

@@ -21,7 +21,7 @@ use crate::storage_stack::{StorageStack, WorkerStopper, WorkerThreads};
 use crate::volume;
 use crate::write_policy::{PolicyChoice, StreamSettings, WritePolicy};
 use cache::{Cache, CacheSettings};
-use fuse::{MountOptions, OpLatencies, RequestCounter};
+use fuse::{MountOptions, RequestCounter, RequestLatencies};
 use host::{DiskAccess, PmQosRequest, are_on_one_disk};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -129,7 +129,7 @@ fn serve(
     log_directory: Option<PathBuf>,
 ) -> Result<(), WeirError> {
     let dir = point.dir.clone();
-    let (latencies, traffic) = (Arc::new(OpLatencies::default()), Arc::new(RequestCounter::default()));
+    let (latencies, traffic) = (Arc::new(RequestLatencies::default()), Arc::new(RequestCounter::default()));
     let options = MountOptions {
         source: stack.media.name.display().to_string(),
         allow_other: args.allow_other,

@@ -3,15 +3,15 @@
 //! The thread sleeps until a background request is under way for [`OVERDUE`]. Then it looks, again and again, for
 //! which locks critical tasks wait. It lends to what waits at that moment, so there is nothing to take back.
 
-use crate::lending_plan::{TaskWaits, tasks_to_lend_to};
+use crate::lending_plan::{TaskWaits, loans_for};
 use crate::mount_point::device_of;
-use cache::Cache;
+use cache::{Cache, TaskLoan};
 use fs::{Fs, Ino};
 use fuse::{BackgroundRequests, RequestClasses, TaskCursor};
 use host::{MountTable, OpenInode, TaskReadError, TaskWait, TaskWaitReader};
 use request::LendingLevel;
 use rustix::time::{ClockId, clock_gettime};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -113,23 +113,23 @@ impl Lender {
         while self.requests.wait_for_one() {
             thread::sleep(pause);
             let begun = processor_time();
-            let lend_to = self.look();
+            let loans = self.look();
             pause = budget.pause_after(processor_time().saturating_sub(begun), Instant::now());
             // The time of a loan does not count: the pages that are logged here would be stored otherwise.
-            let lent = lend_to.into_iter().filter(|&task| self.cache.lend(task, self.level)).count();
+            let lent = loans.into_iter().filter(|&loan| self.cache.lend(loan, self.level)).count();
             self.counters.lent.fetch_add(lent as u64, Ordering::Relaxed);
         }
     }
 
-    /// The tasks to lend to at this moment.
-    fn look(&mut self) -> BTreeSet<u32> {
+    /// The loans to make at this moment.
+    fn look(&mut self) -> Vec<TaskLoan> {
         let overdue = self.requests.older_than(OVERDUE);
         if overdue.is_empty() {
-            return BTreeSet::new();
+            return Vec::new();
         }
         self.counters.looks.fetch_add(1, Ordering::Relaxed);
         let critical = self.classes.recent_critical_tasks(&mut self.cursor, CRITICAL_TASKS_MAX);
-        tasks_to_lend_to(&critical, &overdue, &mut self.waits)
+        loans_for(&critical, &overdue, &mut self.waits)
     }
 }
 

@@ -4,10 +4,11 @@
 //! write, a sync or a change of size, and that of a directory for each change of a name. So whoever waits for
 //! such a lock waits for all requests under way that may have it.
 
+use cache::TaskLoan;
 use fs::Ino;
 use fuse::BackgroundRequest;
 use host::TaskWait;
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 /// The most tasks that one plan looks at.
 const LOOKS_MAX: usize = 256;
@@ -24,15 +25,15 @@ pub(crate) trait TaskWaits {
     fn lock_holders(&mut self, inode: Ino) -> Vec<u32>;
 }
 
-/// The tasks with requests under way that `critical` tasks wait for, directly or through the holders of file
-/// locks. Of a critical task only the waits for files count for which its requests are critical. Each task is
+/// Loans to the tasks with requests under way that `critical` tasks wait for, directly or through the holders of
+/// file locks: one to each. Of a critical task only the waits for files count for which its requests are critical. Each task is
 /// looked at once, or once more if it turns out to hold a lock.
-pub(crate) fn tasks_to_lend_to(
+pub(crate) fn loans_for(
     critical: &[u32],
     requests: &[BackgroundRequest],
     waits: &mut impl TaskWaits,
-) -> BTreeSet<u32> {
-    let mut lend_to = BTreeSet::new();
+) -> Vec<TaskLoan> {
+    let mut lent_for = BTreeMap::new();
     // A task with a request under way waits for the daemon, not for a lock.
     let answered_later: HashSet<u32> = requests.iter().map(|request| request.task).collect();
     let mut critical = critical.iter().copied().filter(|task| !answered_later.contains(task));
@@ -40,10 +41,10 @@ pub(crate) fn tasks_to_lend_to(
     let mut followed = HashSet::new();
     let mut locked_files = HashSet::new();
     for _ in 0..LOOKS_MAX {
-        let (task, is_holder) = match critical.next() {
-            Some(task) => (task, false),
+        let (task, waiter) = match critical.next() {
+            Some(task) => (task, task),
             None => match holders_left.pop_front() {
-                Some(task) => (task, true),
+                Some(holder) => holder,
                 None => break,
             },
         };
@@ -51,7 +52,7 @@ pub(crate) fn tasks_to_lend_to(
             continue;
         }
         let wait = waits.wait_of(task);
-        if !is_holder && !is_critical(task, &wait, waits) {
+        if task == waiter && !is_critical(task, &wait, waits) {
             continue;
         }
         followed.insert(task);
@@ -68,13 +69,13 @@ pub(crate) fn tasks_to_lend_to(
         };
         for holder in holders {
             if answered_later.contains(&holder) {
-                lend_to.insert(holder);
+                lent_for.entry(holder).or_insert(waiter);
             } else {
-                holders_left.push_back(holder);
+                holders_left.push_back((holder, waiter));
             }
         }
     }
-    lend_to
+    lent_for.into_iter().map(|(to, lent_for)| TaskLoan { to, lent_for }).collect()
 }
 
 /// Whether a wait of a task that makes critical requests is for one.
@@ -147,10 +148,10 @@ mod tests {
 
     /// The plan for a model; no task may be looked at twice.
     fn plan(critical: &[u32], requests: &[BackgroundRequest], model: &mut Model) -> Vec<u32> {
-        let tasks = tasks_to_lend_to(critical, requests, model);
+        let loans = loans_for(critical, requests, model);
         let looks: HashSet<&u32> = model.looked_at.iter().collect();
         assert_eq!(looks.len(), model.looked_at.len(), "{:?}", model.looked_at);
-        tasks.into_iter().collect()
+        loans.iter().map(|loan| loan.to).collect()
     }
 
     fn model(waits: &[(u32, TaskWait)], holders: &[(u64, &[u32])]) -> Model {
@@ -178,7 +179,7 @@ mod tests {
         assert!(plan(&[1], &requests, &mut alone).is_empty());
         let mut holder = model(&[(1, on_file(3)), (2, on_lock(4))], &[(4, &[1])]);
         holder.background_files.insert(3);
-        assert_eq!(tasks_to_lend_to(&[1, 2], &requests, &mut holder), BTreeSet::from([11]));
+        assert_eq!(loans_for(&[1, 2], &requests, &mut holder), [TaskLoan { to: 11, lent_for: 2 }]);
     }
 
     #[test]

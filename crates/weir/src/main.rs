@@ -36,6 +36,9 @@ mod storage_stack;
 mod trace;
 mod unmount;
 mod volume;
+mod waits_print;
+mod waits_report;
+mod why;
 mod write_policy;
 
 use clap::Parser;
@@ -128,6 +131,7 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::Mount(args) => mount::run(&args),
         WeirCommand::Unmount(args) => unmount::run(&args).map(done),
         WeirCommand::Status(args) => status(&args).map(done),
+        WeirCommand::Why(args) => why::run(&args).map(done),
         WeirCommand::Sync(args) => sync(&args).map(done),
         WeirCommand::Check(args) => check::run(&args),
         WeirCommand::Space(args) => space(&args).map(done),

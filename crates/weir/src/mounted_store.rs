@@ -9,7 +9,7 @@ use crate::write_policy::{PolicyChoice, WritePolicy};
 use cache::Cache;
 use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
-use fuse::OpLatencies;
+use fuse::RequestLatencies;
 use host::{DiskAccess, SystemClock};
 use request::RuleSet;
 use serde_json::{Value, json};
@@ -44,7 +44,7 @@ const SCRUB_BLOCKS: u64 = 1024;
 
 /// The part of the daemon that answers the kernel.
 pub(crate) struct FrontEnd {
-    pub(crate) latencies: Arc<OpLatencies>,
+    pub(crate) latencies: Arc<RequestLatencies>,
     pub(crate) pm_qos: Arc<PmQos>,
     pub(crate) threads: u8,
 }

@@ -3,8 +3,10 @@
 use crate::byte_size::ByteSize;
 use crate::escape_control_chars;
 use crate::pm_qos;
+use std::cmp::Reverse;
 use weir_status::{
-    EpochReport, LatencyReport, RuleShareReport, SlowestCallsReport, SpaceReport, StatusReport,
+    BufferBytesReport, EpochReport, LatencyReport, RuleShareReport, SlowestCallsReport, SpaceReport,
+    StatusReport,
 };
 
 /// Prints the state of a mount, one fact a line.
@@ -57,8 +59,9 @@ pub(crate) fn print(report: &StatusReport) {
     for share in &report.rule_shares {
         print_share(share);
     }
-    print_epoch(&report.epoch);
     let counters = &report.counters;
+    print_buffer_bytes(&counters.buffer_bytes_by_cause);
+    print_epoch(&report.epoch);
     let reads = &counters.store_reads;
     println!(
         "  fetched    {} pages for reads, {} by read-ahead, {} for writes, {} for write-back; store I/O for syncs: {}",
@@ -68,12 +71,37 @@ pub(crate) fn print(report: &StatusReport) {
     print_slowest("buffer", &report.slowest_ms.buffer);
     println!("  wake-up    {}", pm_qos::status_line(&report.wake_up));
     println!(
-        "  {:10} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "  {:12} {:>10} {:>10} {:>10} {:>10} {:>10}",
         "latency", "count", "p50 us", "p99 us", "p99.9 us", "max us"
     );
     for (kind, latency) in report.latency.iter().filter(|(_, latency)| latency.count > 0) {
         print_latency(kind, latency);
+        if let Some(by_class) = report.latency_by_class.get(kind) {
+            print_latency("  critical", &by_class.critical);
+            print_latency("  background", &by_class.background);
+        }
     }
+}
+
+/// Prints what the buffer got since the mount, the most first.
+fn print_buffer_bytes(bytes: &BufferBytesReport) {
+    let mut causes = [
+        (bytes.synced_pages, "pages of syncs"),
+        (bytes.lent_pages, "pages of lent syncs"),
+        (bytes.whole_pages, "other whole pages"),
+        (bytes.parts_of_pages, "parts of pages"),
+        (bytes.metadata, "metadata"),
+        (bytes.relogged, "logged again"),
+    ];
+    let all: u64 = causes.iter().map(|(bytes, _)| bytes).sum();
+    if all == 0 {
+        return;
+    }
+    causes.sort_by_key(|&(bytes, _)| Reverse(bytes));
+    let shown = causes.iter().filter(|&&(bytes, _)| bytes * 200 >= all);
+    let parts: Vec<String> =
+        shown.map(|(bytes, cause)| format!("{:.0}% {cause}", *bytes as f64 / all as f64 * 100.0)).collect();
+    println!("  logged     {}: {}", ByteSize(all), parts.join(", "));
 }
 
 fn print_slowest(medium: &str, SlowestCallsReport { read, write, flush, .. }: &SlowestCallsReport) {
@@ -90,7 +118,7 @@ fn print_share(share: &RuleShareReport) {
 
 fn print_latency(kind: &str, latency: &LatencyReport) {
     println!(
-        "  {kind:10} {:>10} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
+        "  {kind:12} {:>10} {:>10.1} {:>10.1} {:>10.1} {:>10.1}",
         latency.count, latency.p50_us, latency.p99_us, latency.p999_us, latency.max_us
     );
 }

@@ -3,22 +3,24 @@
 use crate::media::path_as_utf8;
 use crate::mounted_store::{MountedStore, RequestRefusal};
 use crate::option_values::{FETCH_MODES, word_of};
-
+use cache::{AppendCause, AppendedBytes};
 use device::BLOCK_BYTES;
-use fuse::LatencySummary;
+use fuse::{CLASSED_KINDS, LatencySummary};
 use host::{DeviceCall, MaxLatency};
+use request::{RequestClass, RequestKind};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use weir_status::{
-    BufferLogReport, CacheMemoryReport, CountersReport, DirtyReport, ErrorCountsReport, InFlightReport,
-    LatencyReport, LsnReport, SettingsReport, SlowestCallsReport, SlowestReport, SpaceReport, StartReport,
-    StatusReport, StoreCountersReport, StoreReadsReport, StuckChangeReport, StuckReport, VolumeSpaceReport,
+    BufferBytesReport, BufferLogReport, CacheMemoryReport, ClassLatencyReport, CountersReport, DirtyReport,
+    ErrorCountsReport, InFlightReport, LatencyReport, LsnReport, SettingsReport, SlowestCallsReport,
+    SlowestReport, SpaceReport, StartReport, StatusReport, StoreCountersReport, StoreReadsReport,
+    StuckChangeReport, StuckReport, VolumeSpaceReport,
 };
 
 impl MountedStore {
     /// The answer of `weir status`.
     pub(crate) fn status_report(&self) -> StatusReport {
         let cache = self.stack.cache.status();
-        let latencies = self.front.latencies.summaries();
         StatusReport {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
@@ -58,7 +60,8 @@ impl MountedStore {
             counters: self.counters_report(),
             space: self.space_report(),
             epoch: self.epochs.report(),
-            latency: latencies.iter().map(|of| (of.class.name().into(), latency_report(of))).collect(),
+            latency: self.latency_report(),
+            latency_by_class: self.class_latency_report(),
             slowest_ms: SlowestReport {
                 store: slowest_calls(&self.stack.disks.store.max_latency),
                 buffer: slowest_calls(&self.stack.disks.buffer.max_latency),
@@ -68,6 +71,21 @@ impl MountedStore {
             wake_up: self.front.pm_qos.report(),
             settings: self.settings_report(),
         }
+    }
+
+    fn latency_report(&self) -> BTreeMap<String, LatencyReport> {
+        let of = |kind| latency_report(&self.front.latencies.of_kind(kind));
+        RequestKind::ALL.iter().map(|&kind| (kind.name().into(), of(kind))).collect()
+    }
+
+    fn class_latency_report(&self) -> BTreeMap<String, ClassLatencyReport> {
+        let of = |kind, class| Some(latency_report(&self.front.latencies.of_class(kind, class)?));
+        let reports = CLASSED_KINDS.iter().filter_map(|&kind| {
+            let critical = of(kind, RequestClass::Critical)?;
+            let background = of(kind, RequestClass::Background)?;
+            Some((kind.name().to_owned(), ClassLatencyReport { critical, background }))
+        });
+        reports.filter(|(_, report)| report.critical.count + report.background.count > 0).collect()
     }
 
     fn start_report(&self) -> StartReport {
@@ -133,6 +151,7 @@ impl MountedStore {
                 segments_allocated: store.segments_allocated,
             },
             commits: buffer.commits,
+            buffer_bytes_by_cause: buffer_bytes_report(&cache.appended),
             buffer_bytes_written: buffer.bytes_written,
             buffer_flushes: buffer.flushes,
             errors: ErrorCountsReport {
@@ -213,6 +232,17 @@ fn stuck_report(cache: &cache::CacheStatus) -> StuckReport {
     StuckReport { count: cache.stuck_count, some: some.collect() }
 }
 
+fn buffer_bytes_report(appended: &AppendedBytes) -> BufferBytesReport {
+    BufferBytesReport {
+        synced_pages: appended.of(AppendCause::Sync),
+        lent_pages: appended.of(AppendCause::LentSync),
+        whole_pages: appended.of(AppendCause::WholePage),
+        parts_of_pages: appended.of(AppendCause::PartOfPage),
+        metadata: appended.of(AppendCause::Metadata),
+        relogged: appended.of(AppendCause::Relogged),
+    }
+}
+
 fn slowest_calls(disk: &MaxLatency) -> SlowestCallsReport {
     SlowestCallsReport {
         read: millis(disk.of(DeviceCall::Read)),
@@ -237,11 +267,11 @@ fn bytes(blocks: u64) -> u64 {
     blocks * BLOCK_BYTES as u64
 }
 
-fn whole_millis(time: Duration) -> u64 {
+pub(crate) fn whole_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn millis(time: Duration) -> f64 {
+pub(crate) fn millis(time: Duration) -> f64 {
     micros(time) / 1000.0
 }
 

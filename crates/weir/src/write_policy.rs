@@ -6,12 +6,12 @@ use crate::rules;
 use cache::{Cache, RuleShare};
 use fs::Fs;
 use fuse::{BackgroundRequests, RequestClasses};
-use request::{BufferPolicy, LendingLevel, RuleSet};
+use request::{BufferPolicy, ClassRule, LendingLevel, RuleSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::DataMode;
 use weir_status::{LendingReport, RuleShareReport};
 
@@ -71,6 +71,8 @@ pub(crate) struct WritePolicy {
 pub(crate) struct PolicyInForce {
     pub(crate) data: DataMode,
     choice: Option<PolicyChoice>,
+    rules: Arc<RuleSet>,
+    rules_since: Instant,
     /// Ends the thread that keeps the rules of tasks and files when it is dropped.
     _rule_keeper: Option<Sender<()>>,
     _lender: Option<LenderThread>,
@@ -80,6 +82,12 @@ impl PolicyInForce {
     /// The policy, if one was chosen.
     pub(crate) fn policy(&self) -> Option<&BufferPolicy> {
         self.choice.as_ref().map(|choice| &choice.policy)
+    }
+
+    /// The rule that decided about a request `age` ago, if the rules are still the same.
+    pub(crate) fn rule_since(&self, rule: u8, age: Duration) -> Option<&ClassRule> {
+        let rule = self.rules.rules().get(usize::from(rule))?;
+        (self.rules_since.elapsed() > age).then_some(rule)
     }
 
     /// Whether no write bypasses the buffer.
@@ -97,7 +105,14 @@ impl WritePolicy {
         data: DataMode,
         choice: Option<PolicyChoice>,
     ) -> WritePolicy {
-        let in_force = PolicyInForce { data, choice: None, _rule_keeper: None, _lender: None };
+        let in_force = PolicyInForce {
+            data,
+            choice: None,
+            rules: Arc::default(),
+            rules_since: Instant::now(),
+            _rule_keeper: None,
+            _lender: None,
+        };
         let policy = WritePolicy {
             cache,
             fs,
@@ -184,6 +199,8 @@ impl WritePolicy {
         {
             let mut in_force = self.in_force();
             in_force.choice = choice;
+            in_force.rules = rules.clone();
+            in_force.rules_since = Instant::now();
             in_force._lender = None;
             in_force._rule_keeper = None;
             self.set_cache(&in_force);

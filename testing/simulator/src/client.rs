@@ -250,10 +250,11 @@ impl SimulationRun {
         let call = RequestCall { model, arrivals, ticket, clock: &clock, stack };
         let request = call.prepare(&asked);
         self.clients.waiting.insert(ticket, WaitingClient { client, asked, held });
+        let mut fs = fs::Fs::clone(&self.stack().fs);
+        fs.set_origin(origin);
         match when {
-            IssueTime::Now => request(&self.stack().fs.by(origin)),
+            IssueTime::Now => request(&fs),
             IssueTime::AfterTurns(operations) => {
-                let fs = self.stack().fs.by(origin);
                 self.media.meanwhile.comes_after(operations, Box::new(move || request(&fs)));
             }
         }

@@ -8,7 +8,7 @@ use crate::rescued_volumes::ExpectedRescue;
 use crate::stack::{RandomPick, SimulatedMedia, SimulatedStack, TASKS};
 use crate::swarm_weights::SwarmWeights;
 use crate::volumes::{SimulatedVolumes, VolumeCounts};
-use cache::{BackgroundTask, StepProgress};
+use cache::{BackgroundTask, StepProgress, TaskLoan};
 use device::{Clock, SeededRng};
 use sim_disk::SimDisk;
 use std::collections::BTreeMap;
@@ -208,7 +208,7 @@ impl SimulationRun {
         let cache = self.stack().cache.clone();
         let log = self.media.log.clone();
         let lend = move || {
-            let was_waiting = cache.lend(task, level);
+            let was_waiting = cache.lend(TaskLoan { to: task, lent_for: 0 }, level);
             log.event(|| format!("  lent to {task}: {was_waiting}"), &[task.into(), was_waiting.into()]);
         };
         if task % 2 == 0 && !self.media.meanwhile.has_steps() {

@@ -6,6 +6,8 @@ use crate::page_table::{PageKey, PageTable, pages_of};
 use crate::read::read_ahead::ReadSpan;
 use crate::read::seek::SeekWorker;
 use crate::read::waiting::{PageFetch, ReadPurpose};
+use crate::record_applier::LazyNow;
+use crate::request_wait::{RequestWait, WaitCause};
 use crate::state::{CacheShared, CacheState};
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
 use device::{ObjectId, SharedPage};
@@ -95,9 +97,10 @@ impl Fetcher {
 
     fn read_or_wait(&self, range: (ObjectId, u64, usize), purpose: ReadPurpose, origin: Origin) {
         let mut completions = DeferredCompletions::default();
+        let wait = RequestWait::new(origin, WaitCause::StoredPage, self.shared.now());
         let mut state = self.shared.state();
         let CacheState { pages, reads, counters, .. } = &mut *state;
-        let is_waiting = reads.read_or_wait(range, purpose, origin, pages, counters, &mut completions);
+        let is_waiting = reads.read_or_wait(range, purpose, wait, pages, counters, &mut completions);
         drop(state);
         completions.deliver();
         if is_waiting {
@@ -115,8 +118,9 @@ impl Fetcher {
         if failed.is_some() || given_up.is_some() {
             state.seeks.unblock();
         }
-        let CacheState { pages, reads, space, .. } = &mut *state;
-        let mut retried = reads.retry_ready(pages, &mut completions);
+        let now = LazyNow::new(self.shared.clock());
+        let CacheState { pages, reads, space, waits, .. } = &mut *state;
+        let mut retried = reads.retry_ready(pages, waits, &now, &mut completions);
         let fetches = reads.begin_fetches(pages);
         reads.fail_blocked(pages, |pages, key| match &failed {
             // Range operations will never be stored.
@@ -128,7 +132,7 @@ impl Fetcher {
                 stuck.filter(|error| space.admission.may_tell(error)).or(given_up.clone())
             }
         });
-        retried |= reads.retry_ready(pages, &mut completions);
+        retried |= reads.retry_ready(pages, waits, &now, &mut completions);
         // No reader waits for memory to be freed.
         let most = if fetches.is_empty() { DISCARDED_PAGES_FREED } else { 0 };
         let cleared = pages.take_discarded(most);
@@ -159,9 +163,10 @@ impl Fetcher {
         self.shared.store_io().data().read(&mut wants);
         let mut completions = DeferredCompletions::default();
         let mut state = self.shared.state();
-        let CacheState { pages, reads, counters, .. } = &mut *state;
+        let now = LazyNow::new(self.shared.clock());
+        let CacheState { pages, reads, counters, waits, .. } = &mut *state;
         reads.complete(pages, counters, fetches, wants);
-        reads.retry_ready(pages, &mut completions);
+        reads.retry_ready(pages, waits, &now, &mut completions);
         state.evict(self.shared.settings());
         drop(state);
         completions.deliver();

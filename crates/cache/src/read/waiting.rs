@@ -7,11 +7,13 @@ use crate::page_table::{PageKey, PageTable, pages_of};
 use crate::planted_bug::{CacheBug, is_planted};
 use crate::read::prefetch::PrefetchQueue;
 use crate::read::read_ahead::{ReadAhead, ReadSpan};
+use crate::record_applier::LazyNow;
+use crate::request_wait::{RequestWait, TaskLoan, WaitLog};
 use crate::settings::FetchMode;
 use crate::status::CacheCounters;
 use crate::task::{CacheCompletion, DeferredCompletions};
 use device::{BLOCK_BYTES, Lsn, ObjectId, Page, PageNo};
-use request::{Origin, RequestClass};
+use request::RequestClass;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use store::{PageRead, StoredPage};
@@ -61,7 +63,7 @@ struct WaitingRead {
     /// What it lacks: (page, position in the page, range of the answer).
     missing: Vec<(PageNo, usize, Range<usize>)>,
     purpose: ReadPurpose,
-    origin: Origin,
+    wait: RequestWait,
     error: Option<CacheError>,
 }
 
@@ -190,13 +192,13 @@ impl WaitingReads {
         &mut self,
         (object, offset, len): (ObjectId, u64, usize),
         purpose: ReadPurpose,
-        origin: Origin,
+        wait: RequestWait,
         pages: &mut PageTable,
         counters: &mut CacheCounters,
         completions: &mut DeferredCompletions,
     ) -> bool {
         let missing = pages_of(offset, len).collect();
-        let mut read = WaitingRead { object, missing, purpose, origin, error: None };
+        let mut read = WaitingRead { object, missing, purpose, wait, error: None };
         collect_bytes(pages, &mut read);
         if read.missing.is_empty() {
             counters.reads_at_once += 1;
@@ -223,8 +225,8 @@ impl WaitingReads {
                 entry.begin_fetch(number)
             });
             if asked {
-                self.queue_of(read.origin.class).insert(key, cause);
-            } else if read.origin.class == RequestClass::Critical {
+                self.queue_of(read.wait.class()).insert(key, cause);
+            } else if read.wait.class() == RequestClass::Critical {
                 self.make_page_critical(key);
             }
             if asked && cause == FetchCause::Read && pages.get(&key).is_some_and(CachedPage::is_dirty) {
@@ -235,12 +237,13 @@ impl WaitingReads {
     }
 
     /// Makes the waiting reads of a task critical. Returns whether some are not being fetched yet.
-    pub(crate) fn make_critical(&mut self, task: u32) -> bool {
+    pub(crate) fn lend(&mut self, loan: TaskLoan) -> bool {
         let before = self.queue.len();
         let mut wanted = Vec::new();
-        for read in self.waiting.values_mut().filter(|read| read.origin.task == task) {
-            read.origin.class = RequestClass::Critical;
-            wanted.extend(read.missing.iter().map(|&(page, ..)| PageKey { object: read.object, page }));
+        for read in self.waiting.values_mut() {
+            if read.wait.lend(loan) {
+                wanted.extend(read.missing.iter().map(|&(page, ..)| PageKey { object: read.object, page }));
+            }
         }
         wanted.into_iter().for_each(|key| self.make_page_critical(key));
         self.queue.len() > before
@@ -263,10 +266,17 @@ impl WaitingReads {
         }
     }
 
+    /// The waits of the waiting reads.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = &RequestWait> {
+        self.waiting.values().map(|read| &read.wait)
+    }
+
     /// Retries every read whose pages changed. Returns whether there was one.
     pub(crate) fn retry_ready(
         &mut self,
         pages: &mut PageTable,
+        waits: &mut WaitLog,
+        now: &LazyNow<'_>,
         completions: &mut DeferredCompletions,
     ) -> bool {
         let mut any = false;
@@ -274,6 +284,7 @@ impl WaitingReads {
             let Some(mut read) = self.waiting.remove(&id) else { continue };
             any = true;
             if let Some(error) = read.error.take() {
+                waits.note_end(&read.wait, now.get());
                 match read.purpose {
                     ReadPurpose::Reader(_, then) => completions.push(move || then(Err(error))),
                     ReadPurpose::Writer(then) => completions.push(move || then(Err(error))),
@@ -282,6 +293,7 @@ impl WaitingReads {
             }
             collect_bytes(pages, &mut read);
             if read.missing.is_empty() {
+                waits.note_end(&read.wait, now.get());
                 complete_read(read, completions)
             } else {
                 self.park(pages, id, read)

@@ -1,7 +1,9 @@
 //! Classes of requests: what is logged for whom, and who goes first.
 
 use crate::common::plain::Machine;
-use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, ObjectChange, SyncScope, TransactionCost};
+use cache::{
+    BackgroundTask, Cache, CacheError, CacheTransaction, ObjectChange, SyncScope, TaskLoan, TransactionCost,
+};
 use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, VolumeId};
 use request::{LendingLevel, Origin, RequestClass};
 use std::sync::Arc;
@@ -192,13 +194,13 @@ fn what_is_lent_to_goes_first_and_its_sync_is_logged() {
         told.store(done.is_ok(), Ordering::Relaxed)
     });
     let synced = is_synced(&cache, task, FILE);
-    assert!(!cache.lend(8, LendingLevel::AdmissionAndSync), "another task");
-    assert!(!cache.lend(7, LendingLevel::None));
-    assert!(cache.lend(7, LendingLevel::Admission));
+    assert!(!cache.lend(TaskLoan { to: 8, lent_for: 9 }, LendingLevel::AdmissionAndSync), "another task");
+    assert!(!cache.lend(TaskLoan { to: 7, lent_for: 9 }, LendingLevel::None));
+    assert!(cache.lend(TaskLoan { to: 7, lent_for: 9 }, LendingLevel::Admission));
     assert!(written.load(Ordering::Relaxed), "it is logged");
     cache.step(BackgroundTask::Commit);
     assert!(!synced.load(Ordering::Relaxed), "its sync waits on");
-    assert!(cache.lend(7, LendingLevel::AdmissionAndSync));
+    assert!(cache.lend(TaskLoan { to: 7, lent_for: 9 }, LendingLevel::AdmissionAndSync));
     cache.step(BackgroundTask::Commit);
     assert!(synced.load(Ordering::Relaxed));
     let cache = crash(&machine, cache);
@@ -230,7 +232,7 @@ fn pages_for_critical_reads_are_fetched_first() {
     cache.step(BackgroundTask::Fetch);
     assert!(of_critical.load(Ordering::Relaxed));
     assert!(!of_backup.iter().any(|read| read.load(Ordering::Relaxed)));
-    assert!(cache.lend(7, LendingLevel::Admission), "its reads wait");
+    assert!(cache.lend(TaskLoan { to: 7, lent_for: 9 }, LendingLevel::Admission), "its reads wait");
     while !of_backup.iter().all(|read| read.load(Ordering::Relaxed)) {
         cache.step(BackgroundTask::Fetch);
     }

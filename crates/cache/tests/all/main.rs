@@ -1,6 +1,7 @@
 //! All tests of the cache in one program, so that the stack is linked once and not for every file. Only `hand_over.rs`
 //! is a program of its own: it compiles the cache's sources again, with `shuttle`'s locks.
 
+mod appended_bytes;
 mod bypass;
 mod bypass_prefix;
 mod bypass_trouble;
@@ -16,6 +17,7 @@ mod races;
 mod range_op_trouble;
 mod range_ops;
 mod read_ahead;
+mod request_waits;
 mod rescue;
 mod seek;
 mod space;

@@ -1,5 +1,6 @@
 //! Requests: a header, fixed arguments, then names or bytes.
 
+use request::RequestKind;
 use rustix::io::Errno;
 use std::ffi::CStr;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -139,6 +140,41 @@ impl<'a> FuseOp<'a> {
     }
 
     /// Decodes an operation on a name in a directory or on an attribute's name; `None` for all others.
+    /// The kind of request under which it is reported.
+    pub(crate) fn kind(&self) -> RequestKind {
+        match self {
+            FuseOp::Lookup { .. } => RequestKind::Lookup,
+            FuseOp::Getattr => RequestKind::Getattr,
+            FuseOp::Setattr(_)
+            | FuseOp::Setxattr { .. }
+            | FuseOp::Removexattr { .. }
+            | FuseOp::Fallocate { .. } => RequestKind::Setattr,
+            FuseOp::Read { .. } => RequestKind::Read,
+            FuseOp::Write { .. } | FuseOp::CopyFileRange { .. } => RequestKind::Write,
+            FuseOp::Fsync | FuseOp::Fsyncdir => RequestKind::Fsync,
+            FuseOp::Symlink { .. }
+            | FuseOp::Mknod { .. }
+            | FuseOp::Mkdir { .. }
+            | FuseOp::Create { .. }
+            | FuseOp::Link { .. } => RequestKind::Create,
+            FuseOp::Unlink { .. } | FuseOp::Rmdir { .. } => RequestKind::Unlink,
+            FuseOp::Rename { .. } => RequestKind::Rename,
+            FuseOp::Readdir { .. } | FuseOp::Readdirplus { .. } => RequestKind::Readdir,
+            FuseOp::Forget { .. }
+            | FuseOp::BatchForget(_)
+            | FuseOp::Readlink
+            | FuseOp::Open
+            | FuseOp::Statfs
+            | FuseOp::Release
+            | FuseOp::Getxattr { .. }
+            | FuseOp::Listxattr { .. }
+            | FuseOp::Opendir
+            | FuseOp::Releasedir
+            | FuseOp::Lseek { .. }
+            | FuseOp::Destroy => RequestKind::Other,
+        }
+    }
+
     fn on_name(opcode: u32, mut body: RequestBody<'a>) -> Result<Option<FuseOp<'a>>, Errno> {
         let op = match opcode {
             opcode::LOOKUP => FuseOp::Lookup { name: body.name()? },

@@ -4,17 +4,12 @@ use super::FuseServer;
 use crate::attributes::{attr_reply, entry_reply};
 use crate::connection::PendingReply;
 use crate::errno::reply_errno;
-use crate::latency::OpClass;
 use fs::{FileAttributes, FsCompletion};
 
 impl FuseServer {
     /// A completion that replies with an entry, which the kernel then remembers.
-    pub(super) fn entry_completion(
-        &self,
-        class: OpClass,
-        reply: PendingReply,
-    ) -> FsCompletion<FileAttributes> {
-        let timer = self.shared_timer(class);
+    pub(super) fn entry_completion(&self, reply: PendingReply) -> FsCompletion<FileAttributes> {
+        let timer = self.shared_timer();
         let fs = self.fs.clone();
         let ttl = self.parts.ttl;
         Box::new(move |made| {
@@ -27,12 +22,8 @@ impl FuseServer {
     }
 
     /// A completion that replies with attributes.
-    pub(super) fn attr_completion(
-        &self,
-        class: OpClass,
-        reply: PendingReply,
-    ) -> FsCompletion<FileAttributes> {
-        let timer = self.shared_timer(class);
+    pub(super) fn attr_completion(&self, reply: PendingReply) -> FsCompletion<FileAttributes> {
+        let timer = self.shared_timer();
         let ttl = self.parts.ttl;
         Box::new(move |done| {
             let _timer = timer;
@@ -44,8 +35,8 @@ impl FuseServer {
     }
 
     /// A completion that replies with success or an error.
-    pub(super) fn empty_completion(&self, class: OpClass, reply: PendingReply) -> FsCompletion<()> {
-        let timer = self.shared_timer(class);
+    pub(super) fn empty_completion(&self, reply: PendingReply) -> FsCompletion<()> {
+        let timer = self.shared_timer();
         Box::new(move |done| {
             let _timer = timer;
             match done {

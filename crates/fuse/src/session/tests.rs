@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::kernel_settings::KernelCachePolicy;
-use crate::latency::{OpLatencies, RequestCounter};
+use crate::latency::{RequestCounter, RequestLatencies};
 use cache::{BackgroundTask, Cache, CacheSettings, RecoveredBuffer};
 use device::{SeededRng, StoreId, VolumeId};
 use fs::{CallerCredentials, Fs};
@@ -109,7 +109,7 @@ impl Bench {
         let owner = CallerCredentials { uid: 0, gid: 0, umask: 0 };
         Fs::create(&cache, VolumeId::MAIN, &*clock, owner, [7; 16]).expect("a new file system");
         let fs = Arc::new(Fs::open(cache.clone(), VolumeId::MAIN, clock.clone()).expect("a file system"));
-        let latencies = Arc::new(OpLatencies::default());
+        let latencies = Arc::new(RequestLatencies::default());
         let requests = Arc::new(RequestCounter::default());
         let replies = tempfile::NamedTempFile::new().expect("a file");
         let appended = File::options().append(true).open(replies.path()).expect("the file");

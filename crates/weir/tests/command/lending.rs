@@ -85,6 +85,13 @@ fn a_background_sync_that_blocks_a_critical_write_is_lent_to() {
         succeeds(weir().arg("tune").arg(mounted.dir()).args(lending));
         let busy = report_of(mounted, background, critical, |report| report.lent >= 3);
         assert!(busy.looks >= 1 && busy.lent >= 3, "{busy:?}");
+        let waits = mounted.waits();
+        let lent = waits.ended.iter().find(|wait| wait.lent_for.is_some()).expect("a lent wait is shown");
+        assert_eq!(
+            (lent.class.as_str(), lent.rule.as_deref()),
+            ("background", Some("background thread=scribe"))
+        );
+        assert!(lent.task.is_some() && lent.task != lent.lent_for, "{lent:?}");
         assert_eq!(mounted.messages().matches("CAP_SYS_PTRACE").count(), 0);
     });
 }

@@ -20,3 +20,4 @@ mod trace;
 mod tune;
 mod volatile;
 mod volumes;
+mod why;

@@ -194,6 +194,31 @@ fn a_policy_of_one_directory_follows_its_files_wherever_they_move() {
 }
 
 #[test]
+fn latencies_are_shown_by_class_while_rules_are_in_force() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let rules = sandbox.path("rules");
+    fs::write(&rules, "background file=/background\n").expect("a file");
+    let mounted = sandbox.mount();
+    let write = |name: &str| fs::write(mounted.path(name), [7; 8192]).expect("space");
+    write("background");
+    assert!(mounted.status().latency_by_class.is_empty(), "no rules are in force");
+    succeeds(weir().arg("tune").arg(mounted.dir()).arg("--rules").arg(&rules));
+    (0..3).for_each(|_| write("background"));
+    write("critical");
+    let status = mounted.status();
+    let by_class = &status.latency_by_class["write"];
+    assert_eq!((by_class.critical.count, by_class.background.count), (1, 3));
+    assert!(by_class.background.max_us >= by_class.background.p50_us && by_class.background.p50_us > 0.0);
+    assert_eq!(status.latency["write"].count, 5);
+    let shown = succeeds(weir().arg("status").arg(mounted.dir()));
+    assert_says(&String::from_utf8_lossy(&shown.stdout), "\n    background          3 ");
+    mounted.unmount();
+}
+
+#[test]
 fn a_policy_and_rules_that_do_not_fit_are_refused() {
     let sandbox = Sandbox::formatted();
     let rules = sandbox.path("rules");

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use test_support::TestDirectory;
 pub(crate) use test_support::{can_mount, copy_program, succeeds};
-use weir_status::{SpaceReport, StatusReport};
+use weir_status::{SpaceReport, StatusReport, WaitsReport};
 
 /// Sizes for tests: small enough to compare byte by byte.
 pub(crate) const SMALL: [&str; 4] = ["--size", "64MiB", "--buffer-size", "8MiB"];
@@ -169,6 +169,12 @@ impl Mounted {
     /// `weir status --json`.
     pub(crate) fn status(&self) -> StatusReport {
         status_of(&self.dir)
+    }
+
+    /// `weir why --json`.
+    pub(crate) fn waits(&self) -> WaitsReport {
+        let output = succeeds(weir().arg("why").arg(&self.dir).arg("--json"));
+        serde_json::from_slice(&output.stdout).expect("a report")
     }
 
     /// Unmounts with `weir unmount`, and checks that the daemon ended well.

@@ -1,0 +1,176 @@
+//! Prints the report of `weir why` for people, in lines of at most 100 columns.
+
+use crate::escape_control_chars;
+use std::collections::BTreeMap;
+use weir_status::{WaitReport, WaitsReport};
+
+const COLUMNS: usize = 100;
+const INDENT: usize = 17;
+
+pub(crate) fn print(report: &WaitsReport) {
+    lines(report).iter().for_each(|line| println!("{line}"));
+}
+
+fn lines(report: &WaitsReport) -> Vec<String> {
+    let WaitsReport { waiting, ended } = report;
+    if waiting.is_empty() && ended.is_empty() {
+        return vec!["nothing waits, and nothing has waited for a millisecond".into()];
+    }
+    let mut lines = vec![format!("{:>7} {:>10} {:>10}  WAITS FOR", "COUNT", "TOTAL", "LONGEST")];
+    lines.extend(total_lines(waiting.iter().chain(ended)));
+    for (waits, head) in [(waiting, "WAITING NOW, the longest first"), (ended, "ENDED, the newest first")] {
+        if !waits.is_empty() {
+            lines.extend(["".into(), head.into()]);
+            lines.extend(waits.iter().flat_map(wait_lines));
+        }
+    }
+    lines
+}
+
+/// A line for each cause, the one that took longest first.
+fn total_lines<'a>(waits: impl Iterator<Item = &'a WaitReport>) -> Vec<String> {
+    let mut by_cause: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+    for wait in waits {
+        by_cause.entry(&wait.waits_for).or_default().push(wait.waited_ms);
+    }
+    let totals = by_cause.into_iter().map(|(cause, took)| {
+        let longest = took.iter().copied().fold(0.0, f64::max);
+        (took.iter().sum::<f64>(), longest, took.len(), cause)
+    });
+    let mut totals: Vec<_> = totals.collect();
+    totals.sort_by(|one, other| other.0.total_cmp(&one.0));
+    let line = |&(total, longest, count, cause): &(f64, f64, usize, &str)| {
+        format!("{count:>7} {:>10} {:>10}  {}", time(total), time(longest), phrase(cause))
+    };
+    totals.iter().map(line).collect()
+}
+
+fn wait_lines(wait: &WaitReport) -> Vec<String> {
+    let WaitReport { began_unix_ms, waited_ms, request, class, .. } = wait;
+    let who = match wait.task {
+        Some(task) => thread(task, wait.title.as_deref()),
+        None => "the kernel, or weir itself".into(),
+    };
+    let mut lines = vec![cut_end(&format!(
+        "  {}  {:>10}  {request:8}  {who}",
+        time_of_day(*began_unix_ms),
+        time(*waited_ms)
+    ))];
+    let mut add = |text: &str| lines.push(format!("{:INDENT$}{text}", ""));
+    let cause = phrase(&wait.waits_for);
+    match (&wait.path, wait.inode) {
+        (Some(path), _) => {
+            let start = format!("for {cause}, file ");
+            let columns = (COLUMNS - INDENT).saturating_sub(start.chars().count());
+            add(&(start + &cut_start(&escape_control_chars(path), columns)));
+        }
+        (None, Some(inode)) => add(&format!("for {cause}, inode {inode}")),
+        (None, None) => add(&format!("for {cause}")),
+    }
+    if let Some(rule) = &wait.rule {
+        add(&format!("{class}, by the rule: {}", escape_control_chars(rule)));
+    }
+    if let Some(task) = wait.lent_for {
+        let who = thread(task, wait.lent_for_title.as_deref());
+        add(&format!("lent priority, because it held up {who}"));
+    }
+    lines.iter().map(|line| cut_end(line)).collect()
+}
+
+fn thread(task: u32, title: Option<&str>) -> String {
+    format!("{task} {}", escape_control_chars(title.unwrap_or("(gone)")))
+}
+
+/// What a request waits for, in words.
+fn phrase(cause: &str) -> &str {
+    match cause {
+        "buffer-space" => "space in the buffer",
+        "dirty-memory" => "memory for dirty pages",
+        "store-space" => "space in the store",
+        "earlier-request" => "earlier requests",
+        "stored-page" => "a page from the store",
+        "commit" => "a commit of the buffer",
+        "write-back" => "write-back to the store",
+        // Of a newer daemon.
+        other => other,
+    }
+}
+
+fn time(millis: f64) -> String {
+    if millis < 1000.0 { format!("{millis:.1} ms") } else { format!("{:.2} s", millis / 1000.0) }
+}
+
+/// The time of day in UTC.
+fn time_of_day(unix_ms: u64) -> String {
+    let seconds = unix_ms / 1000;
+    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+    format!("{hour:02}:{minute:02}:{second:02}.{:03}Z", unix_ms % 1000)
+}
+
+/// `text`, without what does not fit in a line.
+fn cut_end(text: &str) -> String {
+    match text.char_indices().nth(COLUMNS) {
+        None => text.into(),
+        Some(_) => text.chars().take(COLUMNS - 1).chain(['…']).collect(),
+    }
+}
+
+/// The end of `text` in so many columns: of a path, the name.
+fn cut_start(text: &str, columns: usize) -> String {
+    let count = text.chars().count();
+    if count <= columns {
+        return text.into();
+    }
+    ['…'].into_iter().chain(text.chars().skip(count + 1 - columns)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait() -> WaitReport {
+        WaitReport {
+            began_unix_ms: 1_795_688_527_123,
+            waited_ms: 31.25,
+            task: Some(4711),
+            title: Some("postgres: checkpointer".into()),
+            class: "background".into(),
+            rule: Some("background title=*checkpointer".into()),
+            request: "fsync".into(),
+            inode: Some(77),
+            path: Some("/mnt/db/base/16384/2619".into()),
+            waits_for: "write-back".into(),
+            lent_for: Some(708),
+            lent_for_title: Some("postgres: app db".into()),
+        }
+    }
+
+    #[test]
+    fn a_wait_says_who_waits_for_what_and_because_of_whom() {
+        let report = WaitsReport { waiting: Vec::new(), ended: vec![wait(), wait()] };
+        let expected = "  COUNT      TOTAL    LONGEST  WAITS FOR
+      2    62.5 ms    31.2 ms  write-back to the store
+
+ENDED, the newest first
+  10:22:07.123Z     31.2 ms  fsync     4711 postgres: checkpointer
+                 for write-back to the store, file /mnt/db/base/16384/2619
+                 background, by the rule: background title=*checkpointer
+                 lent priority, because it held up 708 postgres: app db";
+        assert_eq!(lines(&report)[..8].join("\n"), expected);
+    }
+
+    #[test]
+    fn long_texts_are_cut_to_the_width_of_a_line() {
+        let long = "é".repeat(300);
+        let wait = WaitReport {
+            title: Some(long.clone()),
+            rule: Some(long.clone()),
+            path: Some(format!("/{long}/name")),
+            lent_for_title: Some(long),
+            ..wait()
+        };
+        let lines = lines(&WaitsReport { waiting: vec![wait], ended: Vec::new() });
+        assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS));
+        assert!(lines.iter().any(|line| line.ends_with("é/name")));
+    }
+}

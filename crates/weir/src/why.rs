@@ -1,0 +1,98 @@
+//! `weir why`: who waits, for what, and because of whom.
+
+use crate::cli::WhyArgs;
+use crate::control_client::WeirMount;
+use crate::error::WeirError;
+use crate::waits_print;
+use serde_json::json;
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+use weir_status::{WaitReport, WaitsReport};
+
+/// How long the command waits for the titles of all threads. Reading a title may block while a thread of its
+/// process waits for a page of the mount.
+const TITLES_WAIT: Duration = Duration::from_secs(1);
+
+/// Threads of the process of `--pid`.
+const THREADS_MAX: usize = 1 << 16;
+
+pub(crate) fn run(args: &WhyArgs) -> Result<(), WeirError> {
+    let (mount, inside) = WeirMount::containing(&args.path)?;
+    let request = json!({ "operation": "why", "path": inside.to_string_lossy() });
+    let mut report: WaitsReport = mount.connect()?.report_for(&request)?;
+    if let Some(pid) = args.pid {
+        keep_process(&mut report, pid);
+    }
+    add_paths(&mut report, &mount.dir);
+    add_titles(&mut report);
+    if args.json {
+        println!("{:#}", serde_json::to_value(&report).expect("a report has string keys"));
+    } else {
+        waits_print::print(&report);
+    }
+    Ok(())
+}
+
+/// Leaves out waits that have nothing to do with the process.
+fn keep_process(report: &mut WaitsReport, pid: u32) {
+    let mut threads: BTreeSet<u32> = host::process_threads(pid, THREADS_MAX).into_iter().collect();
+    threads.insert(pid);
+    let is_of_process = |task: Option<u32>| task.is_some_and(|task| threads.contains(&task));
+    for waits in [&mut report.waiting, &mut report.ended] {
+        waits.retain(|wait| is_of_process(wait.task) || is_of_process(wait.lent_for));
+    }
+}
+
+/// Adds the paths of files that their threads have open.
+fn add_paths(report: &mut WaitsReport, dir: &Path) {
+    let mut paths = HashMap::new();
+    for wait in waits_of(report).filter(|wait| wait.path.is_none()) {
+        let (Some(task), Some(inode)) = (wait.task, wait.inode) else { continue };
+        let path = paths.entry((task, inode)).or_insert_with(|| {
+            let path = host::open_path(task, inode).filter(|path| path.starts_with(dir))?;
+            Some(path.to_string_lossy().into_owned())
+        });
+        wait.path = path.clone();
+    }
+}
+
+fn add_titles(report: &mut WaitsReport) {
+    let tasks: BTreeSet<u32> =
+        waits_of(report).flat_map(|wait| [wait.task, wait.lent_for]).flatten().collect();
+    let titles = read_titles(tasks);
+    let title = |task: Option<u32>| titles.get(&task?).cloned();
+    for wait in waits_of(report) {
+        wait.title = title(wait.task);
+        wait.lent_for_title = title(wait.lent_for);
+    }
+}
+
+fn waits_of(report: &mut WaitsReport) -> impl Iterator<Item = &mut WaitReport> {
+    report.waiting.iter_mut().chain(&mut report.ended)
+}
+
+/// The titles of threads, as far as they can be read soon.
+fn read_titles(tasks: BTreeSet<u32>) -> HashMap<u32, String> {
+    let (tell, told) = mpsc::channel();
+    let read = move || {
+        for task in tasks {
+            let Ok(found) = host::read_task(task) else { continue };
+            let sent = tell.send((task, found.facts.title));
+            if sent.is_err() {
+                return;
+            }
+        }
+    };
+    let mut titles = HashMap::new();
+    // Without the thread there are no titles.
+    if thread::Builder::new().name("titles".into()).spawn(read).is_ok() {
+        let until = Instant::now() + TITLES_WAIT;
+        while let Ok((task, title)) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            titles.insert(task, title);
+        }
+    }
+    titles
+}

@@ -1,0 +1,57 @@
+//! `weir why`: who waits, for what, and because of whom.
+
+use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// As many as half of the buffer holds.
+const WRITES: u64 = 2048;
+
+fn why(mounted: &Mounted, arguments: &[&str]) -> String {
+    let output = succeeds(weir().arg("why").arg(mounted.dir()).args(arguments));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// Writes parts of pages until a write has waited for space in the buffer.
+fn wait_for_buffer(mounted: &Mounted, file: &File) {
+    let has_waited = || mounted.waits().ended.iter().any(|wait| wait.waits_for == "buffer-space");
+    let mut rounds = 0;
+    while !has_waited() {
+        (0..WRITES).for_each(|page| file.write_all_at(&[7; 2048], page << 12).expect("space"));
+        rounds += 1;
+        assert!(rounds < 100, "{:?}", mounted.waits());
+    }
+}
+
+#[test]
+fn a_writer_that_waits_for_the_buffer_is_shown() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    assert_says(&why(&mounted, &[]), "nothing has waited");
+    let path = mounted.path("file");
+    let file = File::create(&path).expect("a file");
+    wait_for_buffer(&mounted, &file);
+    let shown = why(&mounted, &[]);
+    assert_says(&shown, &format!("for space in the buffer, file {}\n", path.display()));
+    assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
+    let report = mounted.waits();
+    let wait = report.ended.iter().find(|wait| wait.waits_for == "buffer-space").expect("it has waited");
+    assert_eq!((wait.request.as_str(), wait.class.as_str(), &wait.rule), ("write", "critical", &None));
+    assert!(wait.waited_ms >= 1.0 && wait.title.is_some() && wait.inode.is_some());
+    assert!(report.ended.len() <= 256);
+    let own = std::process::id().to_string();
+    assert_says(&why(&mounted, &["--pid", &own]), "space in the buffer");
+    assert_says(&why(&mounted, &["--pid", "1"]), "nothing waits");
+    let other = mounted.path("other");
+    File::create(&other).expect("a file");
+    let of_file = |path| String::from_utf8(succeeds(weir().arg("why").arg(path)).stdout).expect("UTF-8");
+    assert_says(&of_file(&path), "space in the buffer");
+    assert_says(&of_file(&other), "nothing waits");
+    assert_says(&fails(weir().arg("why").arg(mounted.path("nothing"))), "nothing");
+    assert_says(&fails(weir().arg("why").arg("/proc")), "/proc");
+    drop(file);
+    mounted.unmount();
+}
