@@ -16,6 +16,7 @@ mod process;
 mod processor_times;
 mod shell;
 mod sparse;
+mod system_call;
 mod task;
 mod task_wait;
 mod write_out;
