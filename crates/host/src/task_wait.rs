@@ -3,6 +3,7 @@
 use crate::system_call::{SystemCall, SystemCallReader};
 use crate::task::TaskReadError;
 use std::fs;
+use std::io;
 
 /// Locks of the kernel that a task may wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +55,12 @@ impl TaskWaitReader {
             CallOperands::None => Ok(TaskWait::Other),
         }
     }
+}
+
+/// All processes that this user can see.
+pub fn processes() -> io::Result<Vec<u32>> {
+    let entries = fs::read_dir("/proc")?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// The threads of a process, at most `max` of them; none if it is gone. Some may be missing while others end.
@@ -180,7 +187,7 @@ fn is_old_path_call(number: libc::c_long) -> bool {
 }
 
 /// The inode behind a descriptor of a task; `None` for a descriptor that is not open.
-fn read_open_inode(task: u32, descriptor: u64) -> Result<Option<OpenInode>, TaskReadError> {
+pub(crate) fn read_open_inode(task: u32, descriptor: u64) -> Result<Option<OpenInode>, TaskReadError> {
     // Never `stat` through /proc/TASK/fd: that asks the file system, and so may wait for the lock.
     let path = format!("/proc/{task}/fdinfo/{}", descriptor as libc::c_int);
     match fs::read_to_string(path).map_err(|error| TaskReadError::of("fdinfo", error)) {
@@ -191,7 +198,7 @@ fn read_open_inode(task: u32, descriptor: u64) -> Result<Option<OpenInode>, Task
 }
 
 /// `mnt_id:` and `ino:`, which Linux has since 5.14.
-fn parse_open_inode(fdinfo: &str) -> Option<OpenInode> {
+pub(crate) fn parse_open_inode(fdinfo: &str) -> Option<OpenInode> {
     let value = |name| fdinfo.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     Some(OpenInode { inode: value("ino:")?, mount_id: value("mnt_id:")? })
 }
@@ -201,7 +208,7 @@ mod tests {
     use super::*;
     use rustix::fs::{FlockOperation, flock};
     use rustix::thread::gettid;
-    use std::io::{self, Read};
+    use std::io::Read;
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
     use std::sync::mpsc::channel;
