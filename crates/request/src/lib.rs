@@ -11,5 +11,6 @@ pub use buffer_policy::{BufferPolicy, LendingLevel};
 pub use class_rule::ClassRule;
 pub use origin::{Origin, RequestClass};
 pub use parse::RuleError;
+pub use pattern::literal_pattern;
 pub use rule_set::{CoveredRule, RuleMask, RuleSet};
 pub use task_facts::TaskFacts;
