@@ -37,6 +37,11 @@ pub enum TaskActivity {
     Other,
 }
 
+impl TaskActivity {
+    /// How many activities there are.
+    pub const COUNT: usize = TaskActivity::Other as usize + 1;
+}
+
 /// Reads what tasks do, with respect to one mounted file system. This takes the permission to trace a task.
 #[derive(Debug)]
 pub struct TaskActivityReader {
@@ -113,6 +118,14 @@ impl TaskActivityReader {
             }
         };
         Ok(if waits_for_client { TaskActivity::Client } else { TaskActivity::Other })
+    }
+
+    /// The number of the inode that a task syncs at this moment, on any mount; `None` if it syncs none.
+    pub fn synced_inode(&mut self, task: u32) -> Option<u64> {
+        let call = self.calls.read(task).ok()??;
+        let &[(argument, TaskActivity::Sync)] = transfers(call.number) else { return None };
+        let open = read_open_inode(task, call.arguments[argument]).ok()??;
+        Some(open.inode)
     }
 
     /// What a task does that does `on_mount` if its descriptor is a file of the mount.

@@ -497,7 +497,7 @@ pub(crate) struct ClassArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Check rules, which say for which programs and files the buffer is, try them on a running program, or suggest some
+/// Check, try or suggest rules, which say for which programs and files the buffer is
 ///
 /// A rule is a line: `critical` or `background`, then conditions, which must all hold. `#` begins a comment.
 /// The first rule that matches a request decides its class. A request that no rule matches is critical.
@@ -559,13 +559,13 @@ pub(crate) struct RulesTestArgs {
 ///
 /// weir looks a hundred times a second, in /proc, at what each thread waits for whose process has files of the mount
 /// open. A thread that waits now for the mount and now for a client on a socket that it has accepted is critical.
-/// One that reads, writes or syncs and never has a client is background, unless somebody else may wait for it:
-/// other threads of a server, a terminal, or a program to which it talks. Rules in doubt are printed as comments.
-/// Each rule comes with what was seen.
+/// One that reads, writes or syncs and never has a client is background. That is in doubt if somebody else may wait
+/// for it: other threads of a server, clients that wait for the same file, a terminal, or a program to which it
+/// talks. Rules in doubt are printed as comments. Each rule comes with what was seen.
 ///
 /// A rule names a title and, if threads with this title have several names, the thread. Of a title weir keeps the
-/// words that end in a colon and the word after them, or the command with its first argument unless that is an
-/// option; `*` stands for the rest.
+/// words that end in a colon and the word after them, or the command up to its first argument that is no option;
+/// `*` stands for the rest.
 ///
 /// weir does not see io_uring and libaio, mappings, `select`, and programs that live for less than a second. It needs root or
 /// CAP_SYS_PTRACE to look at programs of other users.

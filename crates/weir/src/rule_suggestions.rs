@@ -9,7 +9,6 @@ use host::TaskActivity;
 use request::{RequestClass, RuleSet, TaskFacts, literal_pattern};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
-use std::ops::AddAssign;
 
 /// Fewer samples of one kind may be chance.
 const SAMPLES_MIN: u64 = 5;
@@ -23,41 +22,27 @@ const TITLE_CHARS_MAX: usize = 200;
 
 /// How often a task was seen at each activity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct ActivityCounts {
-    reads: u64,
-    writes: u64,
-    syncs: u64,
-    clients: u64,
-    peers: u64,
-    others: u64,
-}
+pub(crate) struct ActivityCounts([u64; TaskActivity::COUNT]);
 
 impl ActivityCounts {
     pub(crate) fn add(&mut self, activity: TaskActivity) {
-        let count = match activity {
-            TaskActivity::Read => &mut self.reads,
-            TaskActivity::Write => &mut self.writes,
-            TaskActivity::Sync => &mut self.syncs,
-            TaskActivity::Client => &mut self.clients,
-            TaskActivity::Peer => &mut self.peers,
-            TaskActivity::Other => &mut self.others,
-        };
-        *count += 1;
+        self.0[activity as usize] += 1;
+    }
+
+    fn of(&self, activity: TaskActivity) -> u64 {
+        self.0[activity as usize]
     }
 
     fn requests(&self) -> u64 {
-        self.reads + self.writes + self.syncs
+        self.of(TaskActivity::Read) + self.of(TaskActivity::Write) + self.of(TaskActivity::Sync)
     }
-}
 
-impl AddAssign for ActivityCounts {
-    fn add_assign(&mut self, other: ActivityCounts) {
-        self.reads += other.reads;
-        self.writes += other.writes;
-        self.syncs += other.syncs;
-        self.clients += other.clients;
-        self.peers += other.peers;
-        self.others += other.others;
+    fn clients(&self) -> u64 {
+        self.of(TaskActivity::Client)
+    }
+
+    fn sum(tasks: &[&TaskSamples]) -> ActivityCounts {
+        ActivityCounts(std::array::from_fn(|activity| tasks.iter().map(|task| task.counts.0[activity]).sum()))
     }
 }
 
@@ -69,11 +54,33 @@ pub(crate) struct TaskSamples {
     /// Whether its process has a controlling terminal.
     pub(crate) has_terminal: bool,
     pub(crate) counts: ActivityCounts,
+    /// How often it was seen to sync each inode.
+    pub(crate) synced_inodes: BTreeMap<u64, u64>,
 }
 
-impl TaskSamples {
-    fn sends_requests_alone(&self) -> bool {
-        self.counts.requests() >= SAMPLES_MIN && self.counts.clients == 0
+/// What is known about all tasks.
+struct ServedClients {
+    /// The processes that have clients.
+    servers: BTreeSet<u32>,
+    /// The inodes that tasks with clients sync.
+    synced_inodes: BTreeSet<u64>,
+}
+
+impl ServedClients {
+    fn of(tasks: &[TaskSamples]) -> ServedClients {
+        let serving = || tasks.iter().filter(|task| task.counts.clients() > 0);
+        ServedClients {
+            servers: serving().map(|task| task.process).collect(),
+            synced_inodes: serving().flat_map(|task| task.synced_inodes.keys().copied()).collect(),
+        }
+    }
+
+    /// Whether most syncs of `tasks` are of inodes for which clients wait.
+    fn await_syncs_of(&self, tasks: &[&TaskSamples]) -> bool {
+        let syncs = || tasks.iter().flat_map(|task| &task.synced_inodes);
+        let awaited: u64 =
+            syncs().filter(|(inode, _)| self.synced_inodes.contains(inode)).map(|(_, count)| count).sum();
+        2 * awaited > syncs().map(|(_, count)| count).sum()
     }
 }
 
@@ -108,8 +115,7 @@ pub(crate) fn suggest_rules(tasks: &[TaskSamples]) -> Vec<RuleSuggestion> {
         let threads = groups.entry(title_pattern(&task.facts.title)).or_default();
         threads.entry(&task.facts.thread).or_default().push(task);
     }
-    let serves = |task: &&TaskSamples| task.counts.clients > 0;
-    let servers: BTreeSet<u32> = tasks.iter().filter(serves).map(|task| task.process).collect();
+    let clients = ServedClients::of(tasks);
     let mut suggestions = Vec::new();
     for (title, threads) in &groups {
         for (thread, tasks) in threads {
@@ -117,7 +123,7 @@ pub(crate) fn suggest_rules(tasks: &[TaskSamples]) -> Vec<RuleSuggestion> {
             if threads.len() > 1 {
                 conditions += &format!(" thread=\"{}\"", pattern_of(thread));
             }
-            let (class, doubt) = classify(tasks, &servers);
+            let (class, doubt) = classify(tasks, &clients);
             suggestions.push(RuleSuggestion { class, conditions, doubt, evidence: evidence(tasks) });
         }
     }
@@ -127,26 +133,32 @@ pub(crate) fn suggest_rules(tasks: &[TaskSamples]) -> Vec<RuleSuggestion> {
     suggestions
 }
 
-/// The class of tasks that a rule cannot tell apart, and why it is in doubt. `servers` are the processes that have
-/// clients.
-fn classify(tasks: &[&TaskSamples], servers: &BTreeSet<u32>) -> (RequestClass, Option<&'static str>) {
-    let mut total = ActivityCounts::default();
-    tasks.iter().for_each(|task| total += task.counts);
-    let is_in_server = |task: &&TaskSamples| servers.contains(&task.process);
-    let (class, doubt) = match total.clients {
+/// The class of tasks that a rule cannot tell apart, and why it is in doubt.
+fn classify(tasks: &[&TaskSamples], clients: &ServedClients) -> (RequestClass, Option<&'static str>) {
+    let total = ActivityCounts::sum(tasks);
+    let is_in_server = |task: &&TaskSamples| clients.servers.contains(&task.process);
+    let has_no_client =
+        |task: &&TaskSamples| task.counts.requests() >= SAMPLES_MIN && task.counts.clients() == 0;
+    let (class, doubt) = match total.clients() {
         0 if tasks.iter().any(&is_in_server) => (
             RequestClass::Background,
             Some("other threads of the process answer clients, and may wait for this one"),
         ),
+        0 if clients.await_syncs_of(tasks) => (
+            RequestClass::Background,
+            Some(
+                "clients wait for files that it syncs; a rule `critical file=PATTERN` about them may come first",
+            ),
+        ),
         0 if tasks.iter().any(|task| task.has_terminal) => {
             (RequestClass::Background, Some("somebody may wait at its terminal"))
         }
-        0 if total.peers * REQUESTS_PER_PEER > total.requests() => {
+        0 if total.of(TaskActivity::Peer) * REQUESTS_PER_PEER > total.requests() => {
             (RequestClass::Background, Some("another program may wait for what it sends"))
         }
         0 => (RequestClass::Background, None),
         1..SAMPLES_MIN => (RequestClass::Critical, Some("it was hardly seen with a client")),
-        _ if tasks.iter().any(|task| is_in_server(task) && task.sends_requests_alone()) => (
+        _ if tasks.iter().any(|task| is_in_server(task) && has_no_client(task)) => (
             RequestClass::Critical,
             Some("threads with the same name answer no client; rules about files may tell them apart"),
         ),
@@ -158,8 +170,6 @@ fn classify(tasks: &[&TaskSamples], servers: &BTreeSet<u32>) -> (RequestClass, O
 
 /// What the tasks were seen doing, as the end of a comment.
 fn evidence(tasks: &[&TaskSamples]) -> String {
-    let mut total = ActivityCounts::default();
-    tasks.iter().for_each(|task| total += task.counts);
     let busiest = tasks.iter().max_by_key(|task| task.counts.requests()).expect("a group has tasks");
     let title: String = busiest.facts.title.chars().take(TITLE_CHARS_MAX).collect();
     // A file of rules with this character is refused.
@@ -168,7 +178,7 @@ fn evidence(tasks: &[&TaskSamples]) -> String {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let ActivityCounts { reads, writes, syncs, clients, peers, others } = total;
+    let ActivityCounts([reads, writes, syncs, clients, peers, others]) = ActivityCounts::sum(tasks);
     format!(
         "`{}`{more}: {reads} samples in reads, {writes} in writes, {syncs} in syncs, {clients} with clients, {peers} with \
          other programs, {others} elsewhere",
@@ -177,13 +187,16 @@ fn evidence(tasks: &[&TaskSamples]) -> String {
 }
 
 /// A pattern for a title and for others like it. It keeps the words that end in a colon and the word after them, or
-/// a command with its first argument unless that is an option. `*` stands for the rest: users, databases, addresses
-/// and states.
+/// a command with its first argument that is no option. `*` stands for the rest: users, databases, addresses and
+/// states.
 fn title_pattern(title: &str) -> String {
     let words: Vec<&str> = title.split(' ').collect();
-    let kept = match words.iter().take_while(|word| word.ends_with(':')).count() {
-        0 if words.get(1).is_some_and(|word| !word.starts_with('-')) => 2,
-        colons => colons + 1,
+    let colons = words.iter().take_while(|word| word.ends_with(':')).count();
+    let argument = words.iter().skip(1).position(|word| !word.starts_with('-'));
+    let kept = match argument {
+        _ if colons > 0 => colons + 1,
+        Some(argument) => argument + 2,
+        None => 1,
     };
     let text = words[..kept.min(words.len())].join(" ");
     if text.chars().count() > TITLE_CHARS_MAX {
@@ -204,12 +217,12 @@ mod tests {
     use super::*;
 
     fn counts(reads: u64, writes: u64, syncs: u64, clients: u64) -> ActivityCounts {
-        ActivityCounts { reads, writes, syncs, clients, peers: 0, others: 100 }
+        ActivityCounts([reads, writes, syncs, clients, 0, 100])
     }
 
     fn task(process: u32, title: &str, thread: &str, counts: ActivityCounts) -> TaskSamples {
         let facts = TaskFacts { title: title.into(), thread: thread.into(), ..TaskFacts::default() };
-        TaskSamples { process, facts, has_terminal: false, counts }
+        TaskSamples { process, facts, counts, ..TaskSamples::default() }
     }
 
     /// Each suggestion's class, or `?` if it is in doubt, with its conditions.
@@ -237,7 +250,7 @@ mod tests {
         let expected = [
             "critical title=\"postgres: app *\"",
             "background title=\"postgres: checkpointer\"",
-            "background title=\"tar *\"",
+            "background title=\"tar -cf /backup/db.tar *\"",
         ];
         assert_eq!(found, expected);
     }
@@ -284,9 +297,28 @@ mod tests {
         let mut at_terminal = task(1, "git status", "git", counts(90, 0, 0, 0));
         at_terminal.has_terminal = true;
         assert_eq!(lines(&[at_terminal]), ["?background title=\"git status\""]);
-        let with_peers = |peers| ActivityCounts { peers, ..counts(90, 0, 0, 0) };
+        let with_peers = |peers| ActivityCounts([90, 0, 0, 0, peers, 100]);
         assert_eq!(lines(&[task(1, "pg_dump", "a", with_peers(10))]), ["?background title=\"pg_dump\""]);
         assert_eq!(lines(&[task(1, "pg_dump", "a", with_peers(9))]), ["background title=\"pg_dump\""]);
+    }
+
+    #[test]
+    fn tasks_that_sync_what_clients_await_are_in_doubt() {
+        let syncs = |title, clients, synced_inodes| TaskSamples {
+            synced_inodes: BTreeMap::from(synced_inodes),
+            ..task(1 + clients as u32, title, "postgres", counts(0, 0, 9, clients))
+        };
+        let found = lines(&[
+            syncs("postgres: app db", 90, [(7, 8), (8, 1)]),
+            TaskSamples { process: 5, ..syncs("postgres: walwriter", 0, [(7, 5), (9, 4)]) },
+            TaskSamples { process: 6, ..syncs("postgres: checkpointer", 0, [(8, 4), (9, 5)]) },
+        ]);
+        let expected = [
+            "critical title=\"postgres: app *\"",
+            "background title=\"postgres: checkpointer\"",
+            "?background title=\"postgres: walwriter\"",
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]
@@ -316,6 +348,7 @@ mod tests {
             ("postgres: 15/main: checkpointer", "postgres: 15/main: checkpointer"),
             ("postgres: 15/main: app db [local] idle", "postgres: 15/main: app *"),
             ("/usr/sbin/mariadbd --datadir=/mnt/db", "/usr/sbin/mariadbd *"),
+            ("java -Xmx4g -jar /opt/app.jar --port 80", "java -Xmx4g -jar /opt/app.jar *"),
             ("redis-server *:6379", "redis-server \\*:6379"),
             ("python3 /opt/app.py -v", "python3 /opt/app.py *"),
             ("etcd", "etcd"),

@@ -2,7 +2,7 @@
 
 use crate::control_address::DeviceNumber;
 use crate::rule_suggestions::TaskSamples;
-use host::{TaskActivityReader, TaskReadError};
+use host::{TaskActivity, TaskActivityReader, TaskReadError};
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::thread;
@@ -78,7 +78,6 @@ impl TaskSampler {
     fn search(&mut self) -> io::Result<()> {
         let all: BTreeSet<u32> = host::processes()?.into_iter().collect();
         self.processes.retain(|process| all.contains(process));
-        self.reader.refresh(self.processes.iter().copied());
         for &process in all.iter().filter(|&&process| process != std::process::id()) {
             if self.processes.contains(&process) {
                 continue;
@@ -93,6 +92,7 @@ impl TaskSampler {
                 _ => {}
             }
         }
+        self.reader.refresh(self.processes.iter().copied());
         self.running.clear();
         for &process in &self.processes {
             for task in host::process_threads(process, THREADS_MAX) {
@@ -112,7 +112,14 @@ impl TaskSampler {
         for key in &self.running {
             let samples = self.samples.get_mut(key).expect("a search enters it");
             match self.reader.read(key.0) {
-                Ok(activity) => samples.counts.add(activity),
+                Ok(activity) => {
+                    samples.counts.add(activity);
+                    if activity == TaskActivity::Sync
+                        && let Some(inode) = self.reader.synced_inode(key.0)
+                    {
+                        *samples.synced_inodes.entry(inode).or_default() += 1;
+                    }
+                }
                 Err(TaskReadError::NotPermitted) => {
                     self.hidden.insert(samples.process);
                 }

@@ -18,10 +18,10 @@ open(my $file, ">", $ARGV[0]) or die; my $listener = IO::Socket::UNIX->new(Local
 my $client = $listener->accept;
 while (sysread($client, my $byte, 1)) { syswrite($file, "x" x 8192); $file->sync; syswrite($client, $byte); }"#;
 
-/// Writes and syncs all the time.
-const CHECKPOINTER: &str = r#"use IO::Handle;
-$0 = "db: checkpointer"; open(my $file, ">", $ARGV[0]) or die;
-while (1) { sysseek($file, 0, 0); syswrite($file, "x" x 65536) for 1..16; $file->sync; }"#;
+/// Writes and syncs all the time. Its arguments are a file and a title.
+const WRITER: &str = r#"use IO::Handle;
+$0 = $ARGV[1]; open(my $file, "+>>", $ARGV[0]) or die;
+while (1) { truncate($file, 0); syswrite($file, "x" x 65536) for 1..16; $file->sync; }"#;
 
 fn rules_file(sandbox: &Sandbox, text: &str) -> PathBuf {
     let path = sandbox.path("rules");
@@ -147,8 +147,12 @@ fn suggested_rules_name_servers_and_others() {
     let sandbox = Sandbox::formatted();
     let mounted = sandbox.mount();
     let socket = sandbox.path("socket");
-    let programs =
-        [perl(SERVER, &[&mounted.path("log"), &socket]), perl(CHECKPOINTER, &[&mounted.path("data")])];
+    let (log, data) = (mounted.path("log"), mounted.path("data"));
+    let programs = [
+        perl(SERVER, &[&log, &socket]),
+        perl(WRITER, &[&data, Path::new("db: checkpointer")]),
+        perl(WRITER, &[&log, Path::new("db: log writer")]),
+    ];
     let is_running = AtomicBool::new(true);
     let output = thread::scope(|scope| {
         let client = scope.spawn(|| ask(&socket, &is_running));
@@ -162,6 +166,8 @@ fn suggested_rules_name_servers_and_others() {
     assert_says(&rules, "\ncritical title=\"db: app *\"\n");
     assert_says(&rules, "# Answers no client. `db: checkpointer`: ");
     assert_says(&rules, "\nbackground title=\"db: checkpointer\"\n");
+    assert_says(&rules, "# In doubt: clients wait for files that it syncs; ");
+    assert_says(&rules, "\n# background title=\"db: log *\"\n");
     let checked = succeeds(weir().args(["rules", "check"]).arg(rules_file(&sandbox, &rules)));
     let checked = String::from_utf8_lossy(&checked.stdout);
     assert_eq!(checked, "   1  critical title=\"db: app *\"\n   2  background title=\"db: checkpointer\"\n");
