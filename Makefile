@@ -1,5 +1,5 @@
 # Two commands do all set-up: `make demo` shows weir at work, `make test` passes the tests. The others take longer:
-# `make load` runs eight clients for an hour, `make databases` kills the daemon under four databases, twenty times each,
+# `make load` runs eight clients for an hour, `make databases` kills the daemon under five databases, forty times each,
 # `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills, `make streams` kills it under files
 # that are streamed, for ten minutes.
 
@@ -25,12 +25,14 @@ load:
 	scripts/install-test-tools fio git pgbench
 	scripts/load $(MINUTES)
 
-# How often `make databases` kills the daemon under each of them: make databases KILLS=3
+# How often `make databases` kills the daemon under each of them, without a policy and with one: make databases KILLS=3
 KILLS ?= 20
+KILL_DATABASES = WEIR_TESTS_MUST_MOUNT=1 WEIR_TESTS_KILLS=$(KILLS) \
+	cargo test --package weir --test programs -- --nocapture mariadb postgres redis rocksdb sqlite
 databases:
 	scripts/install-test-tools
-	WEIR_TESTS_MUST_MOUNT=1 WEIR_TESTS_KILLS=$(KILLS) \
-	  cargo test --package weir --test programs -- --nocapture postgres redis rocksdb sqlite
+	$(KILL_DATABASES)
+	WEIR_TESTS_POLICY=critical+process+io $(KILL_DATABASES)
 
 # How many clones of how large a volume: make clones COUNT=100 BYTES=268435456. The store lies below $WEIR_TESTS_DIR, or else
 # $TMPDIR or /var/tmp, and takes two and a half times as much.

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 mod batch;
+mod client_sockets;
 mod disk;
 mod durability_probe;
 mod error;
@@ -16,7 +17,9 @@ mod process;
 mod processor_times;
 mod shell;
 mod sparse;
+mod system_call;
 mod task;
+mod task_activity;
 mod task_wait;
 mod write_out;
 
@@ -41,5 +44,6 @@ pub use processor_times::ProcessorTimes;
 pub use shell::shell_quoted;
 pub use sparse::spare_bytes;
 pub use task::{TAG_VARIABLE, TaskReadError, TaskSnapshot, read_task};
-pub use task_wait::{OpenInode, TaskWait, TaskWaitReader, open_path, process_threads};
+pub use task_activity::{TaskActivity, TaskActivityReader};
+pub use task_wait::{OpenInode, TaskWait, TaskWaitReader, open_path, process_threads, processes};
 pub use write_out::write_out;

@@ -22,6 +22,8 @@ pub struct TaskSnapshot {
     pub facts: TaskFacts,
     /// When the thread started, in clock ticks since boot. Threads that had the same id differ in it.
     pub start_ticks: u64,
+    /// Whether its process has a controlling terminal.
+    pub has_terminal: bool,
 }
 
 /// Why a task could not be read.
@@ -79,7 +81,7 @@ pub fn read_task(id: u32) -> Result<TaskSnapshot, TaskReadError> {
     // Only root and the process's own user may read its environment.
     let tag = read("environ", FILE_BYTES_MAX).map_or_else(|_| String::new(), |environ| parse_tag(&environ));
     let facts = TaskFacts { title, thread: stat.name, cgroup, uid, nice: stat.nice, tag };
-    Ok(TaskSnapshot { facts, start_ticks: stat.start_ticks })
+    Ok(TaskSnapshot { facts, start_ticks: stat.start_ticks, has_terminal: stat.has_terminal })
 }
 
 fn read_file(directory: &OwnedFd, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
@@ -109,6 +111,7 @@ struct TaskStat {
     name: String,
     nice: i8,
     start_ticks: u64,
+    has_terminal: bool,
 }
 
 impl TaskStat {
@@ -117,11 +120,12 @@ impl TaskStat {
         let stat = String::from_utf8_lossy(stat);
         let (before, after) = stat.rsplit_once(") ")?;
         let (_, name) = before.split_once('(')?;
-        // The first field after the name is number 3 in proc_pid_stat(5), nice is 19 and the start 22.
+        // The first field after the name is number 3 in proc_pid_stat(5), the terminal is 7, nice 19 and the start 22.
         let mut fields = after.split(' ');
-        let nice = fields.nth(16)?.parse().ok()?;
+        let has_terminal = fields.nth(4)? != "0";
+        let nice = fields.nth(11)?.parse().ok()?;
         let start_ticks = fields.nth(2)?.parse().ok()?;
-        Some(TaskStat { name: name.into(), nice, start_ticks })
+        Some(TaskStat { name: name.into(), nice, start_ticks, has_terminal })
     }
 }
 
@@ -223,7 +227,7 @@ mod tests {
     #[test]
     fn any_name_may_stand_in_stat() {
         let stat = b"708 (a) S (b) S 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 -5 20 21 4711 23\n";
-        let expected = TaskStat { name: "a) S (b".into(), nice: -5, start_ticks: 4711 };
+        let expected = TaskStat { name: "a) S (b".into(), nice: -5, start_ticks: 4711, has_terminal: true };
         assert_eq!(TaskStat::parse(stat), Some(expected));
         assert_eq!(TaskStat::parse(b"708 (a) S 1"), None);
     }

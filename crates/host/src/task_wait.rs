@@ -1,17 +1,10 @@
 //! Locks of the kernel that a task may wait for, from the system call that it is in.
 
+use crate::system_call::{SystemCall, SystemCallReader};
 use crate::task::TaskReadError;
-use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-
-/// Tasks whose file in /proc is kept open. Reading an open one takes a third of the time.
-const OPEN_MAX: usize = 128;
-
-/// Bytes of the longest line of /proc/TASK/syscall: nine numbers and blanks.
-const SYSCALL_BYTES_MAX: usize = 256;
 
 /// Locks of the kernel that a task may wait for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,19 +33,13 @@ pub struct OpenInode {
 /// None of what is read leads to a file system, so a reader cannot wait for the locks itself.
 #[derive(Debug, Default)]
 pub struct TaskWaitReader {
-    /// `/proc/TASK/syscall`, by task. Such a file stays about its task even if the thread id is reused.
-    open: HashMap<u32, File>,
+    calls: SystemCallReader,
 }
 
 impl TaskWaitReader {
     /// The locks that a task may wait for at this moment.
     pub fn read(&mut self, task: u32) -> Result<TaskWait, TaskReadError> {
-        let mut line = [0; SYSCALL_BYTES_MAX];
-        let len = self.read_syscall(task, &mut line).map_err(|error| {
-            self.open.remove(&task);
-            TaskReadError::of("syscall", error)
-        })?;
-        let Some(call) = SystemCall::parse(&line[..len]) else { return Ok(TaskWait::Other) };
+        let Some(call) = self.calls.read(task)? else { return Ok(TaskWait::Other) };
         let inode = |descriptor: u64| read_open_inode(task, descriptor);
         match call.operands() {
             CallOperands::Descriptors(descriptors) => {
@@ -69,23 +56,12 @@ impl TaskWaitReader {
             CallOperands::None => Ok(TaskWait::Other),
         }
     }
+}
 
-    fn read_syscall(&mut self, task: u32, line: &mut [u8]) -> io::Result<usize> {
-        if let Some(open) = self.open.get(&task) {
-            match open.read_at(line, 0) {
-                // Its task is gone. Another one may have the id.
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                done => return done,
-            }
-        }
-        if self.open.len() >= OPEN_MAX {
-            self.open.clear();
-        }
-        let opened = File::open(format!("/proc/{task}/syscall"))?;
-        let len = opened.read_at(line, 0)?;
-        self.open.insert(task, opened);
-        Ok(len)
-    }
+/// All processes that this user can see.
+pub fn processes() -> io::Result<Vec<u32>> {
+    let entries = fs::read_dir("/proc")?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
 /// The threads of a process, at most `max` of them; none if it is gone. Some may be missing while others end.
@@ -107,13 +83,6 @@ pub fn open_path(task: u32, inode: u64) -> Option<PathBuf> {
     fs::read_link(links.find(leads_to_inode)?).ok()
 }
 
-/// A system call that a task is in.
-#[derive(Debug, PartialEq, Eq)]
-struct SystemCall {
-    number: libc::c_long,
-    arguments: [u64; 6],
-}
-
 /// The arguments of a system call that lead to locks.
 #[derive(Debug, PartialEq, Eq)]
 enum CallOperands {
@@ -128,18 +97,6 @@ enum CallOperands {
 }
 
 impl SystemCall {
-    /// `18 0x3 0x7f00 …`: the call's number, its six arguments, stack and instruction. `None` for a task that
-    /// runs (`running`), or is in a page fault (`-1 …`).
-    fn parse(line: &[u8]) -> Option<SystemCall> {
-        let mut fields = std::str::from_utf8(line).ok()?.split_whitespace();
-        let number = fields.next()?.parse().ok().filter(|&number| number >= 0)?;
-        let mut arguments = [0; 6];
-        for argument in &mut arguments {
-            *argument = u64::from_str_radix(fields.next()?.strip_prefix("0x")?, 16).ok()?;
-        }
-        Some(SystemCall { number, arguments })
-    }
-
     fn operands(&self) -> CallOperands {
         #[cfg(target_arch = "x86_64")]
         if is_old_path_call(self.number) {
@@ -244,7 +201,7 @@ fn is_old_path_call(number: libc::c_long) -> bool {
 }
 
 /// The inode behind a descriptor of a task; `None` for a descriptor that is not open.
-fn read_open_inode(task: u32, descriptor: u64) -> Result<Option<OpenInode>, TaskReadError> {
+pub(crate) fn read_open_inode(task: u32, descriptor: u64) -> Result<Option<OpenInode>, TaskReadError> {
     // Never `stat` through /proc/TASK/fd: that asks the file system, and so may wait for the lock.
     let path = format!("/proc/{task}/fdinfo/{}", descriptor as libc::c_int);
     match fs::read_to_string(path).map_err(|error| TaskReadError::of("fdinfo", error)) {
@@ -255,7 +212,7 @@ fn read_open_inode(task: u32, descriptor: u64) -> Result<Option<OpenInode>, Task
 }
 
 /// `mnt_id:` and `ino:`, which Linux has since 5.14.
-fn parse_open_inode(fdinfo: &str) -> Option<OpenInode> {
+pub(crate) fn parse_open_inode(fdinfo: &str) -> Option<OpenInode> {
     let value = |name| fdinfo.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
     Some(OpenInode { inode: value("ino:")?, mount_id: value("mnt_id:")? })
 }
@@ -274,16 +231,6 @@ mod tests {
 
     fn call(number: libc::c_long, arguments: [u64; 6]) -> CallOperands {
         SystemCall { number, arguments }.operands()
-    }
-
-    #[test]
-    fn a_line_is_a_call_or_none() {
-        let line = b"18 0x3 0x7f5e0 0x2000 0x10 0x0 0xffffffffffffff9c 0x7ffd 0x7f5f\n";
-        let expected = SystemCall { number: 18, arguments: [3, 0x7f5e0, 0x2000, 0x10, 0, u64::MAX - 99] };
-        assert_eq!(SystemCall::parse(line), Some(expected));
-        for other in [&b"running\n"[..], b"-1 0x7ffd 0x7f5f\n", b"", b"18 0x3 0x7f5e0", b"18 3 4 5 6 7 8"] {
-            assert_eq!(SystemCall::parse(other), None);
-        }
     }
 
     #[test]

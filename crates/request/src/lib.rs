@@ -12,6 +12,7 @@ pub use buffer_policy::{BufferPolicy, LendingLevel};
 pub use class_rule::ClassRule;
 pub use origin::{Origin, RequestClass};
 pub use parse::RuleError;
+pub use pattern::literal_pattern;
 pub use request_kind::RequestKind;
 pub use rule_set::{CoveredRule, RuleMask, RuleSet};
 pub use task_facts::TaskFacts;

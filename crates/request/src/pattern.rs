@@ -40,14 +40,7 @@ impl RulePattern {
 
     /// The pattern for the file `path`, and for everything below if it is a directory.
     pub(crate) fn at_or_below(path: &str) -> Result<RulePattern, String> {
-        let mut text = String::new();
-        for char in path.trim_end_matches('/').chars() {
-            if "\\*?[]{}".contains(char) {
-                text.push('\\');
-            }
-            text.push(char);
-        }
-        RulePattern::new(&(text + "{,/**}"), PatternKind::Path)
+        RulePattern::new(&(literal_pattern(path.trim_end_matches('/')) + "{,/**}"), PatternKind::Path)
     }
 
     pub(crate) fn text(&self) -> &str {
@@ -57,6 +50,18 @@ impl RulePattern {
     pub(crate) fn matches(&self, value: &[u8]) -> bool {
         self.matcher.is_match(OsStr::from_bytes(value))
     }
+}
+
+/// The pattern that matches `text` alone.
+pub fn literal_pattern(text: &str) -> String {
+    let mut pattern = String::new();
+    for char in text.chars() {
+        if "\\*?[]{}".contains(char) {
+            pattern.push('\\');
+        }
+        pattern.push(char);
+    }
+    pattern
 }
 
 impl PartialEq for RulePattern {

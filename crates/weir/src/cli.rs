@@ -8,6 +8,7 @@ use fuse::KernelCachePolicy;
 use request::{BufferPolicy, RequestClass};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 use store::DataMode;
 
 /// A storage write path that never makes a program wait without need.
@@ -530,7 +531,7 @@ pub(crate) struct ClassArgs {
     pub(crate) command: Vec<OsString>,
 }
 
-/// Check rules, which say for which programs and files the buffer is, and try them on a running program
+/// Check, try or suggest rules, which say for which programs and files the buffer is
 ///
 /// A rule is a line: `critical` or `background`, then conditions, which must all hold. `#` begins a comment.
 /// The first rule that matches a request decides its class. A request that no rule matches is critical.
@@ -555,7 +556,8 @@ matches the whole value. Quote blanks: title=\"a b\".
 
 Examples:
   weir rules check rules/postgresql.rules
-  weir rules test rules/postgresql.rules 708 /data/base/5/16384")]
+  weir rules test rules/postgresql.rules 708 /data/base/5/16384
+  weir rules suggest /mnt/db > db.rules")]
 pub(crate) struct RulesArgs {
     #[command(subcommand)]
     pub(crate) command: RulesCommand,
@@ -565,6 +567,7 @@ pub(crate) struct RulesArgs {
 pub(crate) enum RulesCommand {
     Check(RulesCheckArgs),
     Test(RulesTestArgs),
+    Suggest(RulesSuggestArgs),
 }
 
 /// Print the rules of a file as weir understands them, or every error in it
@@ -587,6 +590,47 @@ pub(crate) struct RulesTestArgs {
     /// The path of a file in the mount, which begins with / at the mount's root
     #[arg(value_parser = path_in_mount)]
     pub(crate) path: Option<PathBuf>,
+}
+
+/// Watch the programs that use a mount, and print rules for them
+///
+/// weir looks a hundred times a second, in /proc, at what each thread waits for whose process has files of the mount
+/// open. A thread that waits now for the mount and now for a client on a socket that it has accepted is critical.
+/// One that reads, writes or syncs and never has a client is background. That is in doubt if somebody else may wait
+/// for it: other threads of a server, clients that wait for the same file, a terminal, or a program to which it
+/// talks. Rules in doubt are printed as comments. Each rule comes with what was seen.
+///
+/// A rule names a title and, if threads with this title have several names, the thread. Of a title weir keeps the
+/// words that end in a colon and the word after them, or the command up to its first argument that is no option;
+/// `*` stands for the rest.
+///
+/// weir does not see io_uring and libaio, mappings, `select`, and programs that live for less than a second. It needs root or
+/// CAP_SYS_PTRACE to look at programs of other users.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir rules suggest /mnt/db > db.rules
+  weir rules suggest --for 10m /mnt/db > db.rules")]
+pub(crate) struct RulesSuggestArgs {
+    /// The directory on which the store is mounted
+    pub(crate) dir: PathBuf,
+    /// How long to watch, such as 90s or 10m
+    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = watch_time)]
+    pub(crate) time: Duration,
+}
+
+fn watch_time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len()));
+    let seconds = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => 0,
+    };
+    match number.parse::<u32>() {
+        Ok(number) if number > 0 && seconds > 0 => Ok(Duration::from_secs(u64::from(number) * seconds)),
+        _ => Err("a time such as 90s, 10m or 1h".into()),
+    }
 }
 
 fn path_in_mount(path: &str) -> Result<PathBuf, String> {
@@ -642,5 +686,14 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         WeirCommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(
+            ["90", "90s", "2m", "1h"].map(|text| watch_time(text).map(|time| time.as_secs())),
+            [90, 90, 120, 3600].map(Ok)
+        );
+        assert!(["", "s", "0", "-1s", "1d", "1 s", "1.5m"].iter().all(|text| watch_time(text).is_err()));
     }
 }

@@ -1,9 +1,13 @@
-//! `weir rules`: checks a file of rules, and tries it on a running task.
+//! `weir rules`: checks a file of rules, tries it on a running task, and suggests rules for a mount.
 
-use crate::cli::{RulesCheckArgs, RulesCommand, RulesTestArgs};
+use crate::cli::{RulesCheckArgs, RulesCommand, RulesSuggestArgs, RulesTestArgs};
+use crate::control_client::WeirMount;
 use crate::error::WeirError;
 use crate::escape_control_chars;
-use request::{Origin, RuleError, RuleMask, RuleSet, TaskFacts};
+use crate::rule_suggestions::suggest_rules;
+use crate::task_sampler::TaskSampler;
+use host::shell_quoted;
+use request::{Origin, RequestClass, RuleError, RuleMask, RuleSet, TaskFacts};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -13,6 +17,7 @@ pub(crate) fn run(command: &RulesCommand) -> Result<ExitCode, WeirError> {
     match command {
         RulesCommand::Check(args) => check(args),
         RulesCommand::Test(args) => test(args),
+        RulesCommand::Suggest(args) => suggest(args).map(|()| ExitCode::SUCCESS),
     }
 }
 
@@ -79,6 +84,43 @@ fn test(args: &RulesTestArgs) -> Result<ExitCode, WeirError> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn suggest(args: &RulesSuggestArgs) -> Result<(), WeirError> {
+    let mount = WeirMount::at(&args.dir)?;
+    let in_proc =
+        |source| WeirError::Io { doing: "looking at running programs", path: "/proc".into(), source };
+    let mut sampler = TaskSampler::new(mount.device()).map_err(in_proc)?;
+    let seconds = args.time.as_secs();
+    tracing::info!("watching for {seconds} s which programs use {}", args.dir.display());
+    sampler.run(args.time).map_err(in_proc)?;
+    let hidden = sampler.hidden_processes();
+    if hidden > 0 {
+        tracing::warn!(
+            "processes that this user may not look at in /proc: {hidden}; run as root, or with CAP_SYS_PTRACE"
+        );
+    }
+    let suggestions = suggest_rules(&sampler.samples());
+    if suggestions.is_empty() {
+        tracing::warn!(
+            "no program was seen to use the mount: watch for longer (--for), while the usual programs run"
+        );
+    }
+    println!(
+        "# What programs did in {seconds} s, as seen by `weir rules suggest {}`.",
+        shell_quoted(&args.dir)
+    );
+    suggestions.iter().for_each(|suggestion| print!("\n{suggestion}"));
+    if suggestions.iter().any(|suggestion| suggestion.doubt.is_some()) {
+        tracing::info!("rules in doubt are comments: remove the `#` of those that are right");
+    }
+    if suggestions.iter().any(|suggestion| suggestion.class == RequestClass::Background) {
+        tracing::info!(
+            "background programs may write files that critical ones sync, such as a log: put a rule `critical file=PATTERN` about \
+             these files first"
+        );
+    }
+    Ok(())
 }
 
 fn print_facts(facts: &TaskFacts) {

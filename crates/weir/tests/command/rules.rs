@@ -1,10 +1,27 @@
-//! `weir rules`: rules are checked, and tried on a running task.
+//! `weir rules`: rules are checked, tried on a running task, and suggested for running programs.
 
-use crate::common::{Sandbox, assert_says, fails, succeeds, weir};
+use crate::common::{NOBODY, PATIENCE, Sandbox, assert_says, can_mount, fails, succeeds, weir};
 use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Answers each byte of a client after a write and a sync. Its arguments are a file and a socket.
+const SERVER: &str = r#"use IO::Handle; use IO::Socket::UNIX;
+$0 = "db: app 127.0.0.1(42)";
+open(my $file, ">", $ARGV[0]) or die; my $listener = IO::Socket::UNIX->new(Local => $ARGV[1], Listen => 1) or die;
+my $client = $listener->accept;
+while (sysread($client, my $byte, 1)) { syswrite($file, "x" x 8192); $file->sync; syswrite($client, $byte); }"#;
+
+/// Writes and syncs all the time. Its arguments are a file and a title.
+const WRITER: &str = r#"use IO::Handle;
+$0 = $ARGV[1]; open(my $file, "+>>", $ARGV[0]) or die;
+while (1) { truncate($file, 0); syswrite($file, "x" x 65536) for 1..16; $file->sync; }"#;
 
 fn rules_file(sandbox: &Sandbox, text: &str) -> PathBuf {
     let path = sandbox.path("rules");
@@ -23,6 +40,28 @@ impl Titled {
         while command_line().is_empty() {}
         Titled(child)
     }
+}
+
+/// A Perl program without a terminal, which ends with the test.
+fn perl(program: &str, arguments: &[&Path]) -> Titled {
+    Titled(Command::new("setsid").args(["perl", "-e", program]).args(arguments).spawn().expect("perl starts"))
+}
+
+/// Asks the server at `socket` a hundred times a second until `is_running` is false.
+fn ask(socket: &Path, is_running: &AtomicBool) -> io::Result<()> {
+    let begun = Instant::now();
+    let mut client = loop {
+        match UnixStream::connect(socket) {
+            Err(_) if begun.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(10)),
+            connected => break connected?,
+        }
+    };
+    while is_running.load(Ordering::Relaxed) {
+        client.write_all(b"?")?;
+        client.read_exact(&mut [0])?;
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 impl Drop for Titled {
@@ -98,4 +137,56 @@ fn a_task_that_is_gone_is_named() {
     assert_says(&said, "4000000000: there is no such process or thread");
     let said = fails(weir().args(["rules", "check"]).arg(sandbox.path("none")));
     assert_says(&said, "reading the rules");
+}
+
+#[test]
+fn suggested_rules_name_servers_and_others() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let socket = sandbox.path("socket");
+    let (log, data) = (mounted.path("log"), mounted.path("data"));
+    let programs = [
+        perl(SERVER, &[&log, &socket]),
+        perl(WRITER, &[&data, Path::new("db: checkpointer")]),
+        perl(WRITER, &[&log, Path::new("db: log writer")]),
+    ];
+    let is_running = AtomicBool::new(true);
+    let output = thread::scope(|scope| {
+        let client = scope.spawn(|| ask(&socket, &is_running));
+        let output = succeeds(weir().args(["rules", "suggest", "--for", "5s"]).arg(mounted.dir()));
+        is_running.store(false, Ordering::Relaxed);
+        client.join().expect("no panic").expect("the server answers");
+        output
+    });
+    let rules = String::from_utf8(output.stdout).expect("UTF-8");
+    assert_says(&rules, "# Answers clients. `db: app 127.0.0.1(42)`: ");
+    assert_says(&rules, "\ncritical title=\"db: app *\"\n");
+    assert_says(&rules, "# Answers no client. `db: checkpointer`: ");
+    assert_says(&rules, "\nbackground title=\"db: checkpointer\"\n");
+    assert_says(&rules, "# In doubt: clients wait for files that it syncs; ");
+    assert_says(&rules, "\n# background title=\"db: log *\"\n");
+    let checked = succeeds(weir().args(["rules", "check"]).arg(rules_file(&sandbox, &rules)));
+    let checked = String::from_utf8_lossy(&checked.stdout);
+    assert_eq!(checked, "   1  critical title=\"db: app *\"\n   2  background title=\"db: checkpointer\"\n");
+    drop(programs);
+    mounted.unmount();
+}
+
+#[test]
+fn suggestions_name_a_missing_permission() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let Some(command) = sandbox.command_for_all() else { return };
+    let mounted = sandbox.mount();
+    let suggest = ["rules", "suggest", "--for", "1s"];
+    let output = succeeds(Command::new(command).args(suggest).arg(mounted.dir()).uid(NOBODY));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_says(&said, "run as root, or with CAP_SYS_PTRACE\n");
+    assert_says(&said, "no program was seen to use the mount");
+    mounted.unmount();
 }

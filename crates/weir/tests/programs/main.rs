@@ -7,6 +7,7 @@ mod git;
 mod hostile;
 mod kills;
 mod ledger;
+mod mariadb;
 mod nfs;
 mod podman;
 mod postgres;

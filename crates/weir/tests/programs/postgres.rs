@@ -4,7 +4,7 @@
 use crate::common::succeeds;
 use crate::kills::{PATIENCE, STREAMS, Server, have, kills, random};
 use crate::ledger::{Ledger, whole};
-use crate::weir::Weir;
+use crate::weir::{Weir, tested_policy};
 use device::SeededRng;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -74,7 +74,8 @@ impl Cluster {
     /// Starts the server with random settings. All of them must be safe on weir.
     fn start(&self, random: &mut SeededRng) -> (Server, String) {
         let sync = WAL_SYNC_METHODS[random.below(WAL_SYNC_METHODS.len() as u64) as usize];
-        let pages = ["on", "off"][random.below(2) as usize];
+        // Under a policy half a page may reach the store.
+        let pages = if tested_policy().is_some() { "on" } else { ["on", "off"][random.below(2) as usize] };
         let log = File::options().create(true).append(true).open(self.beside.join("log")).expect("a log");
         let mut server = self.program("postgres");
         server.arg("-D").arg(&self.data).arg("-k").arg(&self.beside);

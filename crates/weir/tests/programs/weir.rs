@@ -6,6 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+/// The rules of all databases that have some.
+const DATABASE_RULES: [&str; 3] = [
+    include_str!("../../../../rules/mariadb.rules"),
+    include_str!("../../../../rules/postgresql.rules"),
+    include_str!("../../../../rules/redis.rules"),
+];
+
+/// The policy under which databases are killed, if `WEIR_TESTS_POLICY` names one that follows rules.
+pub(crate) fn tested_policy() -> Option<String> {
+    std::env::var("WEIR_TESTS_POLICY").ok()
+}
+
 /// A store. It is mounted, except between [`Weir::kill`] or [`Weir::unmount_and_check`] and [`Weir::mount`].
 pub(crate) struct Weir {
     mounted: Option<Mounted>,
@@ -62,9 +74,17 @@ impl Weir {
         self.sandbox.path(name)
     }
 
-    /// Mounts again. The changes that the last crash lost never come back after this.
+    /// Mounts again, under the policy of [`tested_policy`]. The changes that the last crash lost never come back
+    /// after this.
     pub(crate) fn mount(&mut self) {
-        self.mounted = Some(self.sandbox.mount_with(self.options));
+        let Some(policy) = tested_policy() else {
+            self.mounted = Some(self.sandbox.mount_with(self.options));
+            return;
+        };
+        let rules = self.sandbox.path("rules");
+        std::fs::write(&rules, DATABASE_RULES.concat()).expect("a file of rules");
+        let policy = ["--policy", &policy, "--rules", rules.to_str().expect("UTF-8")];
+        self.mounted = Some(self.sandbox.mount_with(&[self.options, &policy].concat()));
     }
 
     /// Mounts another volume instead of the default one.
