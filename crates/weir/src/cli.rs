@@ -243,16 +243,16 @@ pub(crate) struct TuningArgs {
 /// For which requests the buffer is.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyArgs {
-    /// For which requests the buffer is, until the unmount: all, sync, file=PATH, critical, critical+process or
-    /// critical+process+io [default: all, but large sequential writes bypass the buffer]
+    /// For which requests the buffer is, until the unmount: none, all, sync, file=PATH, critical,
+    /// critical+process or critical+process+io [default: none]
     ///
-    /// all: all data goes through the buffer. sync: whole pages bypass it until a program syncs their file.
-    /// file=PATH: as sync, but nobody waits for anything else than the file PATH, or the files below it; PATH
-    /// begins with / at the mount's root. critical: as sync, but nobody waits for what `weir class` or --rules
-    /// call background: its pages bypass the buffer even when it syncs, and it leaves space to others.
-    /// critical+process: and a background write goes first while something critical waits for the same file or
-    /// directory in the kernel. critical+process+io: and so does a background sync. With `--data journal`
-    /// nothing bypasses the buffer.
+    /// none: all data goes through the buffer, but large sequential writes bypass it. all: all data goes through
+    /// it. sync: whole pages bypass it until a program syncs their file. file=PATH: as sync, but nobody waits for
+    /// anything else than the file PATH, or the files below it; PATH begins with / at the mount's root. critical:
+    /// as sync, but nobody waits for what `weir class` or --rules call background: its pages bypass the buffer
+    /// even when it syncs, and it leaves space to others. critical+process: and a background write goes first
+    /// while something critical waits for the same file or directory in the kernel. critical+process+io: and so
+    /// does a background sync. With `--data journal` nothing bypasses the buffer.
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<BufferPolicy>,
     /// A file with rules for --policy critical: see `weir rules --help`
@@ -274,13 +274,14 @@ pub(crate) enum WakeUpArg {
 ///
 /// With --data, the store remembers the mode for later mounts. When the command returns, everything written
 /// before it is durable, and the new mode is in effect. If the command fails, the mode is unchanged. With
-/// --policy or --rules, the policy is in effect until the unmount.
+/// --policy or --rules, the policy is in effect until the unmount; `--policy none` ends it.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("setting").args(["data", "policy", "rules"]).required(true).multiple(true)))]
 #[command(after_help = "\
 Examples:
   weir tune /mnt/demo --data journal
-  weir tune /mnt/demo --policy critical --rules postgresql.rules")]
+  weir tune /mnt/demo --policy critical --rules postgresql.rules
+  weir tune /mnt/demo --policy none")]
 pub(crate) struct TuneArgs {
     /// The directory on which the store is mounted
     pub(crate) dir: PathBuf,

@@ -7,6 +7,7 @@ use crate::option_values::{FETCH_MODES, word_of};
 use device::BLOCK_BYTES;
 use fuse::LatencySummary;
 use host::{DeviceCall, MaxLatency};
+use request::BufferPolicy;
 use std::time::Duration;
 use weir_status::{
     BufferLogReport, CacheMemoryReport, CountersReport, DirtyReport, ErrorCountsReport, InFlightReport,
@@ -197,7 +198,9 @@ impl MountedStore {
             dirty_age_max_ms: whole_millis(settings.dirty_age_max),
             data: in_force.data.name().into(),
             bypass_after_bytes: (bypass_after != u64::MAX).then_some(bypass_after),
-            policy: in_force.policy().map(ToString::to_string),
+            policy: Some(in_force.policy())
+                .filter(|&policy| *policy != BufferPolicy::Streams)
+                .map(ToString::to_string),
             threads: self.front.threads,
         }
     }

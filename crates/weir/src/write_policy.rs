@@ -16,7 +16,7 @@ use store::DataMode;
 use weir_status::LendingReport;
 
 /// A policy, and the user's rules, which only the `critical` policies follow.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct PolicyChoice {
     pub(crate) policy: BufferPolicy,
     pub(crate) rules: RuleSet,
@@ -44,7 +44,7 @@ impl PolicyChoice {
     }
 }
 
-/// What a mount does without a policy: only streams bypass the buffer.
+/// What a mount does under the policy `none`: only streams bypass the buffer.
 pub(crate) struct StreamSettings {
     /// Bytes of sequential writes after which a file bypasses the buffer in data mode `ordered`.
     pub(crate) bypass_after: u64,
@@ -70,21 +70,21 @@ pub(crate) struct WritePolicy {
 /// What is in force now.
 pub(crate) struct PolicyInForce {
     pub(crate) data: DataMode,
-    choice: Option<PolicyChoice>,
+    choice: PolicyChoice,
     /// Ends the thread that keeps the rules of tasks and files when it is dropped.
     _rule_keeper: Option<Sender<()>>,
     _lender: Option<LenderThread>,
 }
 
 impl PolicyInForce {
-    /// The policy, if one was chosen.
-    pub(crate) fn policy(&self) -> Option<&BufferPolicy> {
-        self.choice.as_ref().map(|choice| &choice.policy)
+    /// The policy.
+    pub(crate) fn policy(&self) -> &BufferPolicy {
+        &self.choice.policy
     }
 
     /// Whether no write bypasses the buffer.
     fn logs_everything(&self) -> bool {
-        self.data == DataMode::Journal || self.policy() == Some(&BufferPolicy::All)
+        self.data == DataMode::Journal || *self.policy() == BufferPolicy::All
     }
 }
 
@@ -95,9 +95,10 @@ impl WritePolicy {
         dir: PathBuf,
         streams: StreamSettings,
         data: DataMode,
-        choice: Option<PolicyChoice>,
+        choice: PolicyChoice,
     ) -> WritePolicy {
-        let in_force = PolicyInForce { data, choice: None, _rule_keeper: None, _lender: None };
+        let in_force =
+            PolicyInForce { data, choice: PolicyChoice::default(), _rule_keeper: None, _lender: None };
         let policy = WritePolicy {
             cache,
             fs,
@@ -156,24 +157,22 @@ impl WritePolicy {
         made
     }
 
-    /// Changes the policy. If no write bypasses the buffer any more, everything written before is durable on
-    /// return, or `make_durable` failed; the policy is in force then, too.
+    /// Changes the policy. Unless whole pages bypass the buffer from now on, everything written before is
+    /// durable on return, or `make_durable` failed; the policy is in force then, too.
     pub(crate) fn set_choice<E>(
         &self,
         choice: PolicyChoice,
         make_durable: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
         let _turn = self.begin_change();
-        self.apply(Some(choice));
-        let logs_everything = self.in_force().logs_everything();
-        if logs_everything { make_durable() } else { Ok(()) }
+        let whole_pages_bypass = choice.policy.whole_pages_bypass_buffer();
+        self.apply(choice);
+        if whole_pages_bypass && !self.in_force().logs_everything() { Ok(()) } else { make_durable() }
     }
 
-    fn apply(&self, choice: Option<PolicyChoice>) {
-        let rules = choice.as_ref().map(|choice| choice.policy.rules_in_force(choice.rules.clone()));
-        let rules = Arc::new(rules.unwrap_or_default());
-        let lending_level =
-            choice.as_ref().map_or(LendingLevel::None, |choice| choice.policy.lending_level());
+    fn apply(&self, choice: PolicyChoice) {
+        let rules = Arc::new(choice.policy.rules_in_force(choice.rules.clone()));
+        let lending_level = choice.policy.lending_level();
         // Masks of two rule sets must not meet.
         self.classes.clear();
         {
@@ -232,7 +231,7 @@ impl WritePolicy {
     }
 
     fn set_cache(&self, in_force: &PolicyInForce) {
-        let follows_classes = in_force.policy().is_some_and(BufferPolicy::whole_pages_bypass_buffer);
+        let follows_classes = in_force.policy().whole_pages_bypass_buffer();
         let bypass_after = match follows_classes {
             _ if in_force.logs_everything() => u64::MAX,
             true => 0,

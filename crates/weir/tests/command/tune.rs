@@ -111,6 +111,15 @@ fn a_policy_decides_whose_syncs_are_logged_and_changes_at_once() {
     assert_eq!(mounted.status().settings.policy.as_deref(), Some("critical"));
     assert!(is_sometimes(0, || logged_for(&mounted, "scribe")));
     assert!(bypassed() > before);
+    fs::write(mounted.path("unsynced"), [7; 64 << 10]).expect("a file");
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "none"]));
+    let status = mounted.status();
+    assert_eq!(status.settings.policy, None);
+    assert_eq!(status.lsns.applied, status.lsns.durable);
+    let before = bypassed();
+    assert_eq!(logged_for(&mounted, "scribe"), 0);
+    assert_eq!(bypassed(), before, "single pages do not bypass the buffer");
+    assert!(bypasses(&mounted, "stream"));
     mounted.unmount();
 }
 
