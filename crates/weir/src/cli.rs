@@ -1,7 +1,7 @@
 //! The command line. The parser, the help texts and the man pages all come from these types.
 
 use crate::byte_size::ByteSize;
-use crate::option_values::{CLASSES, DATA_MODES, FETCH_MODES, KERNEL_CACHE_POLICIES, one_of, word_of};
+use crate::option_values::{DATA_MODES, FETCH_MODES, KERNEL_CACHE_POLICIES, one_of, word_of};
 use cache::{CacheSettings, FetchMode};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fuse::KernelCachePolicy;
@@ -480,21 +480,60 @@ pub(crate) struct VolumeDeleteArgs {
     pub(crate) name: String,
 }
 
-/// Run a program as critical or as background, with all programs that it starts
+/// Make a program critical or background, with all programs that it starts
 ///
-/// Counts on mounts with `--policy critical`, before all rules. The program gets the variable WEIR_TAG in its
-/// environment, so `WEIR_TAG=background` in a systemd unit or a crontab has the same effect.
+/// The class counts on mounts with `--policy critical`, before all rules. Without --pid, weir runs COMMAND, and sets
+/// the variable WEIR_TAG in its environment. So `WEIR_TAG=background` in a systemd unit or a crontab has the
+/// same effect.
+///
+/// With --pid, a running process gets the class within a second. So do its threads, and the processes that it has
+/// started or starts later, as long as the processes between run, too. This class counts in place of WEIR_TAG.
+/// It ends with the process, with the mount, or with `weir class none --pid`. Only root and the user who
+/// mounted may do this.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "weir class <CLASS> -- <COMMAND>...\n       weir class <CLASS> --pid <PID> [DIR]..."
+)]
 #[command(after_help = "\
 Examples:
-  weir class background -- tar -cf /backup/db.tar /mnt/db")]
+  weir class background -- tar -cf /backup/db.tar /mnt/db
+  weir class background --pid 708
+  weir class none --pid 708 /mnt/db")]
 pub(crate) struct ClassArgs {
     /// The class
-    #[arg(value_parser = one_of(CLASSES), value_name = "CLASS")]
-    pub(crate) class: RequestClass,
+    #[arg(value_enum, value_name = "CLASS")]
+    pub(crate) class: ClassArg,
+    /// The id of a running process, or of one thread (`ps -eLo lwp,comm,args`)
+    #[arg(long)]
+    pub(crate) pid: Option<u32>,
+    /// The directories on which stores are mounted [default: all mounts of this user; for root, all]
+    #[arg(value_name = "DIR", requires = "pid")]
+    pub(crate) dirs: Vec<PathBuf>,
     /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "COMMAND")]
+    #[arg(required_unless_present = "pid", conflicts_with = "pid", last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// The class of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ClassArg {
+    /// Somebody waits for it
+    Critical,
+    /// Nobody waits for it
+    Background,
+    /// The rules decide
+    None,
+}
+
+impl ClassArg {
+    /// The class, unless the rules decide.
+    pub(crate) fn class(self) -> Option<RequestClass> {
+        match self {
+            ClassArg::Critical => Some(RequestClass::Critical),
+            ClassArg::Background => Some(RequestClass::Background),
+            ClassArg::None => None,
+        }
+    }
 }
 
 /// Check rules, which say for which programs and files the buffer is, and try them on a running program

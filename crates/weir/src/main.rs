@@ -33,6 +33,7 @@ mod signals;
 mod status_print;
 mod status_report;
 mod storage_stack;
+mod told_classes;
 mod trace;
 mod unmount;
 mod volume;
@@ -136,7 +137,7 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::Grow(args) => grow::run(&args).map(done),
         WeirCommand::Tune(args) => tune(&args).map(done),
         WeirCommand::Rules(args) => rules::run(&args.command),
-        WeirCommand::Class(args) => Err(class::run(&args)),
+        WeirCommand::Class(args) => class::run(&args).map(done),
         WeirCommand::Order(args) => match args.arguments[0] {},
         WeirCommand::Volume(args) => volume::run(&args.command).map(done),
         WeirCommand::Trace(args) => Err(trace::run(&args)),

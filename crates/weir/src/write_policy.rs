@@ -3,6 +3,7 @@
 use crate::error::WeirError;
 use crate::lender::{LenderThread, LendingCounters, LendingMount};
 use crate::rules;
+use crate::told_classes::ToldClasses;
 use cache::Cache;
 use fs::Fs;
 use fuse::{BackgroundRequests, RequestClasses};
@@ -59,6 +60,7 @@ pub(crate) struct WritePolicy {
     /// Where the file system is, or will be, mounted.
     dir: PathBuf,
     classes: Arc<RequestClasses>,
+    told_classes: Arc<ToldClasses>,
     lending: Arc<LendingCounters>,
     streams: StreamSettings,
     /// Held for a whole change, which may wait for devices.
@@ -104,6 +106,7 @@ impl WritePolicy {
             fs,
             dir,
             classes: Arc::default(),
+            told_classes: Arc::default(),
             lending: Arc::default(),
             streams,
             changing: Mutex::default(),
@@ -116,6 +119,11 @@ impl WritePolicy {
     /// The rules in force, for the server.
     pub(crate) fn classes(&self) -> Arc<RequestClasses> {
         self.classes.clone()
+    }
+
+    /// The classes of running processes. They outlast a policy.
+    pub(crate) fn told_classes(&self) -> &ToldClasses {
+        &self.told_classes
     }
 
     /// What was lent.
@@ -204,7 +212,14 @@ impl WritePolicy {
         let mut tasks = self.classes.set_rules(rules.clone(), background);
         let fs = self.fs.clone();
         let (keeper, stop) = channel();
-        let mut read_task = move |task| host::read_task(task).map(|found| rules.task_mask(&found.facts));
+        let told_classes = self.told_classes.clone();
+        let mut read_task = move |task| {
+            let mut found = host::read_task(task)?;
+            if let Some(class) = told_classes.class_of(task, &found) {
+                found.facts.tag = class.name().into();
+            }
+            Ok(rules.task_mask(&found.facts))
+        };
         let keep = move || {
             let mut rest = Duration::ZERO;
             while stop.recv_timeout(rest) == Err(RecvTimeoutError::Timeout) {

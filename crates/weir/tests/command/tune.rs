@@ -2,7 +2,10 @@
 
 use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 const STREAM_BYTES: usize = 8 << 20;
 
@@ -141,6 +144,62 @@ fn a_program_is_what_weir_class_says() {
     assert!(is_sometimes(16, || logged_for("critical")));
     assert!(is_sometimes(0, || logged_for("background")));
     assert_says(&fails(weir().args(["class", "critical", "--", "/nothing/here"])), "/nothing/here");
+    mounted.unmount();
+}
+
+/// A shell that runs commands in a mount.
+struct Shell(Child);
+
+impl Shell {
+    fn in_mount(mounted: &Mounted) -> Shell {
+        let mut shell = Command::new("sh");
+        shell.current_dir(mounted.dir()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Shell(shell.spawn().expect("sh starts"))
+    }
+
+    fn run(&mut self, script: &str) {
+        writeln!(self.0.stdin.as_mut().expect("a pipe"), "{script}; echo").expect("it runs");
+        let mut done = [0];
+        self.0.stdout.as_mut().expect("a pipe").read_exact(&mut done).expect("it runs");
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+#[test]
+fn a_running_process_and_its_children_are_what_weir_class_says() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount_with(&["--policy", "critical"]);
+    let mut shell = Shell::in_mount(&mounted);
+    let pid = shell.0.id().to_string();
+    let mut logged_for = |class: &str, dir: &[&Path]| {
+        // Other mounts of this machine may be those of tests that kill daemons.
+        let told = weir().args(["class", class, "--pid", &pid]).args(dir).output().expect("weir starts");
+        assert!(dir.is_empty() || told.status.success(), "{told:?}");
+        let logged = || mounted.status().counters.pages_logged_late;
+        let before = logged();
+        // The child writes until the daemon has read about it.
+        let script = "for i in 1 2 3 4; do echo > a; sleep 0.1; done; exec dd if=/dev/zero of=b bs=64k count=1 conv=fsync";
+        shell.run(&format!("sh -c '{script}'"));
+        logged() - before
+    };
+    let dir = [mounted.dir()];
+    assert!(is_sometimes(0, || logged_for("background", &dir)));
+    assert!(is_sometimes(16, || logged_for("none", &dir)));
+    assert!(is_sometimes(0, || logged_for("background", &[])));
+    assert!(is_sometimes(16, || logged_for("critical", &dir)));
+    assert_says(
+        &fails(weir().args(["class", "background", "--pid", "4000000000"]).args(dir)),
+        "4000000000: there is no such process",
+    );
+    drop(shell);
     mounted.unmount();
 }
 
