@@ -17,6 +17,7 @@ mod server;
 mod session;
 mod sync;
 mod task_table;
+mod thread_hints;
 mod xattr;
 
 pub use background_requests::{BackgroundRequest, BackgroundRequests, LockedInodes};
@@ -25,7 +26,8 @@ pub use latency::{LatencySummary, OpClass, OpLatencies, RequestCounter};
 pub use request_classes::RequestClasses;
 pub use server::FuseServer;
 pub use session::{FuseSession, MountOptions, mount};
-pub use task_table::{TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus};
+pub use task_table::{FoundTask, TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus, UnreadTaskRules};
+pub use thread_hints::LockedHints;
 
 #[cfg(fuzzing)]
 pub mod fuzz;

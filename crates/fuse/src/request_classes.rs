@@ -1,8 +1,10 @@
 //! Decides who makes a request, and whether somebody waits for it, from the rules in force.
 
 use crate::background_requests::BackgroundRequests;
-use crate::task_table::{TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus};
+use crate::task_table::{TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus, UnreadTaskRules};
+use crate::thread_hints::LockedHints;
 use arc_swap::ArcSwapOption;
+use host::TaskReadError;
 use request::{Origin, RequestClass, RuleMask, RuleSet};
 use std::sync::Arc;
 
@@ -10,6 +12,8 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct RequestClasses {
     in_force: ArcSwapOption<RulesInForce>,
+    /// They outlast rules.
+    hints: Arc<LockedHints>,
 }
 
 /// Rules, and the tasks for which they are known to hold. Masks of different rule sets never meet, because
@@ -29,7 +33,7 @@ impl RequestClasses {
         rules: Arc<RuleSet>,
         background: Option<Arc<BackgroundRequests>>,
     ) -> TaskTableKeeper {
-        let (tasks, keeper) = TaskTable::new(rules.unknown_task_mask());
+        let (tasks, keeper) = TaskTable::new(UnreadTaskRules::of(&rules), self.hints.clone());
         self.in_force.store(Some(Arc::new(RulesInForce { rules, tasks, background })));
         keeper
     }
@@ -52,6 +56,25 @@ impl RequestClasses {
         }
         let (rule, class) = rules.decide(task_rules, file_rules());
         Some(Origin { task, rule, class })
+    }
+
+    /// Sets the class of a thread that waits for the answer, or takes it back.
+    pub(crate) fn set_hint(&self, thread: u32, class: Option<RequestClass>) -> Result<(), TaskReadError> {
+        let start_ticks = host::read_task_origin(thread)?.start_ticks;
+        let mut hints = self.hints.lock();
+        hints.set(thread, start_ticks, class, host::is_task);
+        if let Some(in_force) = self.in_force.load().as_deref() {
+            in_force.tasks.forget(thread, &hints);
+        }
+        Ok(())
+    }
+
+    /// The class that a thread gave itself. The thread waits for the answer.
+    pub(crate) fn hint(&self, thread: u32) -> Option<RequestClass> {
+        let start_ticks = host::read_task_origin(thread).ok()?.start_ticks;
+        let mut hints = self.hints.lock();
+        hints.drop_earlier(thread, start_ticks);
+        hints.class_of(thread)
     }
 
     /// Whether a request of this task is critical. `file_rules` are those that hold for its file.
@@ -81,7 +104,13 @@ impl RequestClasses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task_table::FoundTask;
     use request::TaskFacts;
+
+    fn titled(rules: &RuleSet, title: &str) -> FoundTask {
+        let facts = TaskFacts { title: title.into(), ..TaskFacts::default() };
+        FoundTask { rules: rules.task_mask(&facts), start_ticks: 1 }
+    }
 
     #[test]
     fn a_task_is_critical_until_it_is_known() {
@@ -91,7 +120,7 @@ mod tests {
         let rules = Arc::new(RuleSet::parse("background title=tar").expect("rules"));
         let mut keeper = classes.set_rules(rules.clone(), None);
         assert_eq!(classes.origin(7, every_rule).unwrap().class, RequestClass::Critical);
-        keeper.step(&mut |_| Ok(rules.task_mask(&TaskFacts { title: "tar".into(), ..TaskFacts::default() })));
+        keeper.step(&mut |_| Ok(titled(&rules, "tar")));
         let origin = classes.origin(7, every_rule);
         assert_eq!(origin, Some(Origin { task: 7, rule: 0, class: RequestClass::Background }));
         assert_eq!(classes.origin(0, every_rule), Some(Origin::UNMATCHED));
@@ -105,10 +134,7 @@ mod tests {
         let rules = Arc::new(RuleSet::parse("background title=tar\ncritical file=/a").expect("rules"));
         let mut keeper = classes.set_rules(rules.clone(), None);
         assert!((7..10).all(|task| classes.origin(task, || RuleMask(!0)).is_some()));
-        keeper.step(&mut |task| {
-            let title = if task == 8 { "tar" } else { "sh" };
-            Ok(rules.task_mask(&TaskFacts { title: title.into(), ..TaskFacts::default() }))
-        });
+        keeper.step(&mut |task| Ok(titled(&rules, if task == 8 { "tar" } else { "sh" })));
         assert_eq!(classes.recent_critical_tasks(&mut TaskCursor::default(), 64), [7, 9]);
     }
 }

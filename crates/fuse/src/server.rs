@@ -27,6 +27,7 @@ use crate::protocol::{
 };
 use crate::range_flags;
 use crate::request_classes::RequestClasses;
+use crate::thread_hints::CLASS_ATTRIBUTE;
 use crate::xattr::{list_for, reply_xattr, set_xattr_mode};
 use fs::{
     CallerCredentials, FILE_BYTES_MAX, FileAttributes, FileKind, Fs, FsCompletion, FsError, IfExists, Ino,
@@ -134,6 +135,9 @@ impl FuseServer {
             FuseOp::Statfs => self.statfs(reply),
             FuseOp::Release | FuseOp::Releasedir | FuseOp::Destroy => reply.ok(),
             FuseOp::Fsync => self.fs.sync_file(node, self.empty_completion(OpClass::Fsync, reply)),
+            FuseOp::Setxattr { name: CLASS_ATTRIBUTE, value, .. } => self.set_class(header.pid, value, reply),
+            FuseOp::Getxattr { name: CLASS_ATTRIBUTE, size } => self.get_class(header.pid, size, reply),
+            FuseOp::Removexattr { name: CLASS_ATTRIBUTE } => self.remove_class(header.pid, reply),
             FuseOp::Setxattr { name, value, flags } => self.setxattr(node, name, value, flags, reply),
             FuseOp::Getxattr { name, size } => self.getxattr(node, name, size, reply),
             FuseOp::Listxattr { size } => self.listxattr(header.uid, node, size, reply),
@@ -384,6 +388,32 @@ impl FuseServer {
     fn listxattr(&self, uid: u32, node: Ino, size: u32, reply: PendingReply) {
         let _timer = self.short_timer(OpClass::Other);
         reply_xattr(self.fs.xattr_names(node).map(|names| list_for(uid, names)), size, reply);
+    }
+
+    /// Sets the class of the calling thread. A thread of which weir does not know the id has none.
+    fn set_class(&self, thread: u32, value: &[u8], reply: PendingReply) {
+        let _timer = self.short_timer(OpClass::Other);
+        let class = std::str::from_utf8(value).ok().and_then(RequestClass::named);
+        if class.is_none() && !value.is_empty() {
+            return reply.error(Errno::INVAL);
+        }
+        match self.parts.classes.set_hint(thread, class) {
+            Ok(()) => reply.ok(),
+            Err(_) => reply.error(Errno::OPNOTSUPP),
+        }
+    }
+
+    fn get_class(&self, thread: u32, size: u32, reply: PendingReply) {
+        let _timer = self.short_timer(OpClass::Other);
+        let class = self.parts.classes.hint(thread).ok_or(FsError::NoXattr);
+        reply_xattr(class.map(|class| class.name().into()), size, reply);
+    }
+
+    fn remove_class(&self, thread: u32, reply: PendingReply) {
+        match self.parts.classes.hint(thread) {
+            Some(_) => self.set_class(thread, b"", reply),
+            None => reply.error(Errno::NODATA),
+        }
     }
 
     fn opendir(&self, reply: PendingReply) {

@@ -40,6 +40,6 @@ pub use process::{
 pub use processor_times::ProcessorTimes;
 pub use shell::shell_quoted;
 pub use sparse::spare_bytes;
-pub use task::{ProcessOrigin, TAG_VARIABLE, TaskReadError, TaskSnapshot, read_process_origin, read_task};
+pub use task::{TAG_VARIABLE, TaskOrigin, TaskReadError, TaskSnapshot, is_task, read_task, read_task_origin};
 pub use task_wait::{OpenInode, TaskWait, TaskWaitReader, process_threads};
 pub use write_out::write_out;

@@ -26,12 +26,12 @@ pub struct TaskSnapshot {
     pub process: u32,
 }
 
-/// The origin of a process.
+/// Where a task comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProcessOrigin {
-    /// The process that started it, or that took its place since; 0 if there is none.
+pub struct TaskOrigin {
+    /// The process that started the task's process, or that took its place since; 0 if there is none.
     pub parent: u32,
-    /// When it started, in clock ticks since boot.
+    /// When the thread started, in clock ticks since boot.
     pub start_ticks: u64,
 }
 
@@ -97,11 +97,19 @@ pub fn read_task(id: u32) -> Result<TaskSnapshot, TaskReadError> {
     Ok(TaskSnapshot { facts, start_ticks: stat.start_ticks, process })
 }
 
-/// Reads where the process `id` comes from.
-pub fn read_process_origin(id: u32) -> Result<ProcessOrigin, TaskReadError> {
+/// Reads where the task `id` comes from.
+///
+/// A thread that answers a request of the task may call this, because it does not touch the memory of the task's
+/// process, which exists until the answer.
+pub fn read_task_origin(id: u32) -> Result<TaskOrigin, TaskReadError> {
     let stat = fs::read(format!("/proc/{id}/stat")).map_err(|error| TaskReadError::of("stat", error))?;
     let stat = TaskStat::parse(&stat).ok_or_else(|| TaskReadError::unexpected("stat"))?;
-    Ok(ProcessOrigin { parent: stat.parent, start_ticks: stat.start_ticks })
+    Ok(TaskOrigin { parent: stat.parent, start_ticks: stat.start_ticks })
+}
+
+/// Whether a task has this id, as far as this user can see.
+pub fn is_task(id: u32) -> bool {
+    fs::exists(format!("/proc/{id}")).unwrap_or(true)
 }
 
 fn read_file(directory: &OwnedFd, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
@@ -213,13 +221,14 @@ mod tests {
         let mut child =
             Command::new("sleep").arg0("postgres: checkpointer ").arg("60").spawn().expect("a child");
         let read = facts_of(&child);
-        let origin = read_process_origin(child.id()).expect("it runs");
+        let origin = read_task_origin(child.id()).expect("it runs");
         assert_eq!(origin.parent, std::process::id());
         assert_eq!(origin.start_ticks, read_task(child.id()).expect("it runs").start_ticks);
         child.kill().and_then(|()| child.wait()).expect("a child of ours");
         assert_eq!((read.title.as_str(), read.thread.as_str()), ("postgres: checkpointer  60", "sleep"));
         assert!(matches!(read_task(child.id()), Err(TaskReadError::Gone)));
         assert!(matches!(read_task(0), Err(TaskReadError::Gone)));
+        assert!(is_task(gettid().as_raw_pid() as u32) && !is_task(child.id()));
     }
 
     #[test]

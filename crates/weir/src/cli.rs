@@ -490,6 +490,10 @@ pub(crate) struct VolumeDeleteArgs {
 /// started or starts later, as long as the processes between run, too. This class counts in place of WEIR_TAG.
 /// It ends with the process, with the mount, or with `weir class none --pid`. Only root and the user who
 /// mounted may do this.
+///
+/// A thread sets its own class, in place of all others and at once, with the extended attribute user.weir.class of any
+/// file of the mount that it may write: setxattr(FILE, "user.weir.class", "background", 10, 0). An empty value takes
+/// the class back.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "weir class <CLASS> -- <COMMAND>...\n       weir class <CLASS> --pid <PID> [DIR]..."

@@ -3,7 +3,7 @@
 //! A task has the class of the nearest of these that was told: its thread, its process, the parent of that, and so
 //! on.
 
-use host::{ProcessOrigin, TaskReadError, TaskSnapshot};
+use host::{TaskOrigin, TaskReadError, TaskSnapshot};
 use request::RequestClass;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,11 +29,11 @@ impl ToldClasses {
     pub(crate) fn tell(&self, id: u32, class: Option<RequestClass>) -> Result<(), TaskReadError> {
         let mut told = self.told();
         told.retain(|&id, told| {
-            host::read_process_origin(id).is_ok_and(|found| found.start_ticks == told.start_ticks)
+            host::read_task_origin(id).is_ok_and(|found| found.start_ticks == told.start_ticks)
         });
         match class {
             Some(class) => {
-                let start_ticks = host::read_process_origin(id)?.start_ticks;
+                let start_ticks = host::read_task_origin(id)?.start_ticks;
                 told.insert(id, ToldClass { start_ticks, class });
             }
             None => {
@@ -45,7 +45,7 @@ impl ToldClasses {
 
     /// The class that was told for a task, if any.
     pub(crate) fn class_of(&self, task: u32, found: &TaskSnapshot) -> Option<RequestClass> {
-        nearest_class(&self.told(), task, found, |id| host::read_process_origin(id).ok())
+        nearest_class(&self.told(), task, found, |id| host::read_task_origin(id).ok())
     }
 
     fn told(&self) -> MutexGuard<'_, HashMap<u32, ToldClass>> {
@@ -58,7 +58,7 @@ fn nearest_class(
     told: &HashMap<u32, ToldClass>,
     task: u32,
     found: &TaskSnapshot,
-    origin_of: impl Fn(u32) -> Option<ProcessOrigin>,
+    origin_of: impl Fn(u32) -> Option<TaskOrigin>,
 ) -> Option<RequestClass> {
     if told.is_empty() {
         return None;
@@ -86,8 +86,8 @@ mod tests {
     use request::TaskFacts;
 
     /// Process 1 started 2, which started 3. Each started at ten times its id.
-    fn origin_of(id: u32) -> Option<ProcessOrigin> {
-        (1..=3).contains(&id).then(|| ProcessOrigin { parent: id - 1, start_ticks: u64::from(id) * 10 })
+    fn origin_of(id: u32) -> Option<TaskOrigin> {
+        (1..=3).contains(&id).then(|| TaskOrigin { parent: id - 1, start_ticks: u64::from(id) * 10 })
     }
 
     /// The class of the thread 30 of process 3.

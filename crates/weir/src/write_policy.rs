@@ -6,7 +6,7 @@ use crate::rules;
 use crate::told_classes::ToldClasses;
 use cache::Cache;
 use fs::Fs;
-use fuse::{BackgroundRequests, RequestClasses};
+use fuse::{BackgroundRequests, FoundTask, RequestClasses};
 use request::{BufferPolicy, LendingLevel, RuleSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -218,7 +218,7 @@ impl WritePolicy {
             if let Some(class) = told_classes.class_of(task, &found) {
                 found.facts.tag = class.name().into();
             }
-            Ok(rules.task_mask(&found.facts))
+            Ok(FoundTask { rules: rules.task_mask(&found.facts), start_ticks: found.start_ticks })
         };
         let keep = move || {
             let mut rest = Duration::ZERO;

@@ -204,6 +204,35 @@ fn a_running_process_and_its_children_are_what_weir_class_says() {
 }
 
 #[test]
+fn a_thread_is_what_it_says_from_its_next_request_on() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let set_class = |class: &str| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(mounted.dir(), "user.weir.class", class.as_bytes(), flags).expect("set");
+    };
+    let logged_after = |class: Option<&str>| {
+        let logged = || mounted.status().counters.pages_logged_late;
+        let before = logged();
+        let file = fs::File::create(mounted.path("file")).expect("a file");
+        class.into_iter().for_each(set_class);
+        file.write_all_at(&[7; 64 << 10], 0).expect("space");
+        file.sync_all().expect("a store that works");
+        logged() - before
+    };
+    set_class("background");
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "critical"]));
+    assert!(is_sometimes(0, || logged_after(None)), "the class was set before the policy");
+    assert!(is_sometimes(16, || logged_after(Some("critical"))));
+    assert!(is_sometimes(0, || logged_after(Some("background"))));
+    assert!(is_sometimes(16, || logged_after(Some(""))));
+    mounted.unmount();
+}
+
+#[test]
 fn a_policy_of_one_directory_follows_its_files_wherever_they_move() {
     if !can_mount() {
         return;
