@@ -12,6 +12,7 @@ mod page_invalidation;
 mod privileges;
 mod protocol;
 mod range_flags;
+mod recent_inodes;
 mod request_classes;
 mod server;
 mod session;

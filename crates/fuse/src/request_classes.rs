@@ -4,6 +4,7 @@ use crate::background_requests::BackgroundRequests;
 use crate::task_table::{TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus, UnreadTaskRules};
 use crate::thread_hints::LockedHints;
 use arc_swap::ArcSwapOption;
+use fs::Ino;
 use host::TaskReadError;
 use request::{Origin, RequestClass, RuleMask, RuleSet};
 use std::sync::Arc;
@@ -25,6 +26,18 @@ struct RulesInForce {
     background: Option<Arc<BackgroundRequests>>,
 }
 
+impl RulesInForce {
+    #[inline]
+    fn origin(&self, task: u32, file_rules: impl FnOnce() -> RuleMask) -> Origin {
+        let task_rules = self.tasks.rules_of(task);
+        if task == 0 {
+            return Origin::UNMATCHED;
+        }
+        let (rule, class) = self.rules.decide(task_rules, file_rules());
+        Origin { task, rule, class }
+    }
+}
+
 impl RequestClasses {
     /// Puts `rules` in force, and lists later background requests in `background`. Until the keeper
     /// [takes steps](TaskTableKeeper::step), rules about tasks hold for none.
@@ -43,19 +56,26 @@ impl RequestClasses {
         self.in_force.store(None);
     }
 
-    /// The origin of a request of this task, if rules are in force. `file_rules` are those that hold for its
-    /// file. A request without a task is critical: the kernel makes it, for example to write a mapping back, and
-    /// somebody may wait for that.
+    /// The origin of a request of this task to `inode`, if rules are in force. `file_rules` are those that hold
+    /// for the file. A request without a task is critical: the kernel makes it, for example to write a mapping
+    /// back, and somebody may wait for that.
     #[inline]
-    pub(crate) fn origin(&self, task: u32, file_rules: impl FnOnce() -> RuleMask) -> Option<Origin> {
+    pub(crate) fn origin(
+        &self,
+        task: u32,
+        inode: Ino,
+        file_rules: impl FnOnce() -> RuleMask,
+    ) -> Option<Origin> {
         let in_force = self.in_force.load();
-        let RulesInForce { rules, tasks, .. } = in_force.as_deref()?;
-        let task_rules = tasks.rules_of(task);
-        if task == 0 {
-            return Some(Origin::UNMATCHED);
+        let in_force = in_force.as_deref()?;
+        let origin = in_force.origin(task, file_rules);
+        if let Some(background) = &in_force.background
+            && origin.class == RequestClass::Critical
+            && task != 0
+        {
+            background.note_critical(inode);
         }
-        let (rule, class) = rules.decide(task_rules, file_rules());
-        Some(Origin { task, rule, class })
+        Some(origin)
     }
 
     /// Sets the class of a thread that waits for the answer, or takes it back.
@@ -79,7 +99,9 @@ impl RequestClasses {
 
     /// Whether a request of this task is critical. `file_rules` are those that hold for its file.
     pub fn is_critical(&self, task: u32, file_rules: RuleMask) -> bool {
-        self.origin(task, || file_rules).is_none_or(|origin| origin.class == RequestClass::Critical)
+        let in_force = self.in_force.load();
+        let class = in_force.as_deref().map(|in_force| in_force.origin(task, || file_rules).class);
+        class.unwrap_or_default() == RequestClass::Critical
     }
 
     /// The list of background requests, if there is one.
@@ -115,17 +137,16 @@ mod tests {
     #[test]
     fn a_task_is_critical_until_it_is_known() {
         let classes = RequestClasses::default();
-        let every_rule = || RuleMask(!0);
-        assert_eq!(classes.origin(7, every_rule), None);
+        let origin = |task| classes.origin(task, Ino(3), || RuleMask(!0));
+        assert_eq!(origin(7), None);
         let rules = Arc::new(RuleSet::parse("background title=tar").expect("rules"));
         let mut keeper = classes.set_rules(rules.clone(), None);
-        assert_eq!(classes.origin(7, every_rule).unwrap().class, RequestClass::Critical);
+        assert_eq!(origin(7).unwrap().class, RequestClass::Critical);
         keeper.step(&mut |_| Ok(titled(&rules, "tar")));
-        let origin = classes.origin(7, every_rule);
-        assert_eq!(origin, Some(Origin { task: 7, rule: 0, class: RequestClass::Background }));
-        assert_eq!(classes.origin(0, every_rule), Some(Origin::UNMATCHED));
+        assert_eq!(origin(7), Some(Origin { task: 7, rule: 0, class: RequestClass::Background }));
+        assert_eq!(origin(0), Some(Origin::UNMATCHED));
         classes.clear();
-        assert_eq!(classes.origin(7, every_rule), None);
+        assert_eq!(origin(7), None);
     }
 
     #[test]
@@ -133,7 +154,7 @@ mod tests {
         let classes = RequestClasses::default();
         let rules = Arc::new(RuleSet::parse("background title=tar\ncritical file=/a").expect("rules"));
         let mut keeper = classes.set_rules(rules.clone(), None);
-        assert!((7..10).all(|task| classes.origin(task, || RuleMask(!0)).is_some()));
+        assert!((7..10).all(|task| classes.origin(task, Ino(3), || RuleMask(!0)).is_some()));
         keeper.step(&mut |task| Ok(titled(&rules, if task == 8 { "tar" } else { "sh" })));
         assert_eq!(classes.recent_critical_tasks(&mut TaskCursor::default(), 64), [7, 9]);
     }

@@ -79,7 +79,8 @@ impl FuseServer {
 
     /// Performs a request. The reply is sent before this returns, or later by another thread.
     pub(crate) fn serve(&self, header: &RequestHeader, op: FuseOp<'_>, mut reply: PendingReply) {
-        match self.parts.classes.origin(header.pid, || self.fs.rules_of(Ino(header.node))) {
+        let node = Ino(header.node);
+        match self.parts.classes.origin(header.pid, node, || self.fs.rules_of(node)) {
             Some(origin) => {
                 if origin.class == RequestClass::Background {
                     self.list_background(header, &op, &mut reply);

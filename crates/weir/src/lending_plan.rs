@@ -5,9 +5,10 @@
 //! such a lock waits for all requests under way that may have it.
 
 use fs::Ino;
-use fuse::BackgroundRequest;
+use fuse::{BackgroundRequest, LockedInodes};
 use host::TaskWait;
 use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::time::Instant;
 
 /// The most tasks that one plan looks at.
 const LOOKS_MAX: usize = 256;
@@ -77,6 +78,18 @@ pub(crate) fn tasks_to_lend_to(
     lend_to
 }
 
+/// The tasks with requests that have held locks since `latest` or longer, of files that critical tasks use: a guess,
+/// for tasks of which weir may not read for what they wait.
+pub(crate) fn tasks_that_may_block(
+    requests: &[BackgroundRequest],
+    latest: Instant,
+    are_used_by_critical: impl Fn(&LockedInodes) -> bool,
+) -> BTreeSet<u32> {
+    let may_block =
+        |request: &&BackgroundRequest| request.since <= latest && are_used_by_critical(&request.locks);
+    requests.iter().filter(may_block).map(|request| request.task).collect()
+}
+
 /// Whether a wait of a task that makes critical requests is for one.
 fn is_critical(task: u32, wait: &TaskWait, waits: &impl TaskWaits) -> bool {
     match wait {
@@ -94,10 +107,9 @@ fn tasks_of(requests: &[BackgroundRequest], is_wanted: impl Fn(&BackgroundReques
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fuse::LockedInodes;
     use host::OpenInode;
     use std::collections::HashMap;
-    use std::time::Instant;
+    use std::time::Duration;
 
     fn open(inode: u64) -> OpenInode {
         OpenInode { inode, mount_id: 1 }
@@ -217,6 +229,16 @@ mod tests {
     fn tasks_that_wait_for_each_other_end_the_search() {
         let mut model = model(&[(1, on_lock(1)), (2, on_lock(2))], &[(1, &[2]), (2, &[1, 2])]);
         assert!(plan(&[1, 2], &[request(11, 1)], &mut model).is_empty());
+    }
+
+    #[test]
+    fn long_requests_on_files_of_critical_tasks_may_block() {
+        let latest = Instant::now();
+        let short = BackgroundRequest { since: latest + Duration::from_millis(1), ..request(13, 3) };
+        let long = |request| BackgroundRequest { since: latest, ..request };
+        let requests = [long(request(11, 3)), long(request(12, 4)), short, long(name_change(14, 5, Some(3)))];
+        let tasks = tasks_that_may_block(&requests, latest, |locks| locks.has(Ino(3)));
+        assert_eq!(tasks, BTreeSet::from([11, 14]));
     }
 
     #[test]

@@ -14,6 +14,10 @@ const FILE_BYTES: usize = 16 << 20;
 /// Mounts with the policy `critical` and a rule for threads with the name `scribe`, and calls `test` with the
 /// mount and the options that let it lend.
 fn with_mount(test: impl FnOnce(&Mounted, &[&str])) {
+    with_mount_by(Sandbox::mount_with, test);
+}
+
+fn with_mount_by(mount: fn(&Sandbox, &[&str]) -> Mounted, test: impl FnOnce(&Mounted, &[&str])) {
     if !can_mount() {
         return;
     }
@@ -21,7 +25,7 @@ fn with_mount(test: impl FnOnce(&Mounted, &[&str])) {
     let rules = sandbox.path("rules");
     fs::write(&rules, "background thread=scribe\n").expect("a file");
     let rules = rules.to_str().expect("UTF-8");
-    let mounted = sandbox.mount_with(&["--policy", "critical", "--rules", rules]);
+    let mounted = mount(&sandbox, &["--policy", "critical", "--rules", rules]);
     fs::write(mounted.path("file"), vec![1; FILE_BYTES]).expect("space");
     fs::write(mounted.path("other"), vec![1; 64 << 10]).expect("space");
     test(&mounted, &["--policy", "critical+process+io", "--rules", rules]);
@@ -109,5 +113,25 @@ fn a_background_holder_of_a_file_lock_is_lent_to() {
         };
         let report = report_of(mounted, background, critical, |report| report.lent >= 3);
         assert!(report.lent >= 3, "{report:?}");
+    });
+}
+
+#[test]
+fn without_permission_files_of_critical_tasks_are_lent_for() {
+    with_mount_by(Sandbox::mount_without_ptrace, |mounted, lending| {
+        succeeds(weir().arg("tune").arg(mounted.dir()).args(lending));
+        let [file, other] = [open(mounted, "file"), open(mounted, "other")];
+        let background = || overwrite(&file);
+        let write_to = |file: &File| {
+            file.write_all_at(&[9; 8 << 10], 12 << 10).expect("space");
+            thread::sleep(Duration::from_millis(2));
+        };
+        let begun = Instant::now();
+        let is_told = || mounted.messages().contains("CAP_SYS_PTRACE");
+        let is_enough = |_: &LendingReport| is_told() && begun.elapsed() > Duration::from_secs(2);
+        let elsewhere = report_of(mounted, background, || write_to(&other), is_enough);
+        assert!(is_told() && elsewhere.lent == 0, "{elsewhere:?}");
+        let blocked = report_of(mounted, background, || write_to(&file), |report| report.lent >= 3);
+        assert!(blocked.lent >= 3, "{blocked:?}");
     });
 }
