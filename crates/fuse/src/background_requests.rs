@@ -1,8 +1,8 @@
 //! The background requests under way. Until a request is answered, its caller holds locks of the kernel: the
 //! file's for a write, a sync or a change of size, the directory's for a change of a name.
 //!
-//! Only policies that lend have such a list. A critical request never takes its lock. It leaves a note of its file
-//! for a lender that may not see what critical tasks wait for.
+//! Only policies that lend have such a list. A critical request never takes its lock. A critical request notes its
+//! inode, for a lender without the permission to see the waits of critical tasks.
 
 use crate::protocol::{FuseOp, RequestHeader};
 use crate::recent_inodes::RecentInodes;
@@ -132,13 +132,13 @@ impl BackgroundRequests {
         list.requests.values().filter(is_old).copied().collect()
     }
 
-    /// Notes that a critical task uses `inode`, if somebody asks for such inodes.
+    /// Notes that a critical task uses `inode`.
     #[inline]
     pub(crate) fn note_critical(&self, inode: Ino) {
         self.critical_inodes.note(inode);
     }
 
-    /// Whether a critical task has used an inode of these in the last second; `false` at the first call.
+    /// Whether critical tasks have used one of these inodes in the last second. `false` at the first call.
     pub fn are_used_by_critical(&self, locks: &LockedInodes) -> bool {
         self.critical_inodes.has(locks.inode)
             || locks.other.is_some_and(|inode| self.critical_inodes.has(inode))

@@ -10,8 +10,8 @@ const INODES: usize = 256;
 /// How long a use counts.
 const LATELY_MS: u32 = 1000;
 
-/// The inodes that critical tasks used lately, from the moment on at which a reader first asks for them. Some may be
-/// missing, and some may be mistaken for others.
+/// Inodes with the times of their last uses. Nothing is noted before the first question. An inode may be missing, or
+/// be mistaken for another one.
 #[derive(Debug)]
 pub(crate) struct RecentInodes {
     is_wanted: AtomicBool,
@@ -54,8 +54,8 @@ impl RecentInodes {
     }
 }
 
-/// The time since boot, of which a month is as good as another. The clock ticks every few milliseconds, and is read
-/// without a system call.
+/// Milliseconds since boot; they wrap after 49 days. This clock ticks every few of them, and is read without a system
+/// call.
 fn now_ms() -> u32 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     (now.tv_sec as u32).wrapping_mul(1000).wrapping_add(now.tv_nsec as u32 / 1_000_000)
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_noted_before_somebody_asks() {
+    fn nothing_is_noted_before_the_first_question() {
         let recent = RecentInodes::default();
         recent.note(Ino(7));
         assert!(!recent.has(Ino(7)));

@@ -13,7 +13,6 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct RequestClasses {
     in_force: ArcSwapOption<RulesInForce>,
-    /// They outlast rules.
     hints: Arc<LockedHints>,
 }
 
@@ -78,7 +77,7 @@ impl RequestClasses {
         Some(origin)
     }
 
-    /// Sets the class of a thread that waits for the answer, or takes it back.
+    /// Sets the hint of a thread, which waits for the answer, or removes it.
     pub(crate) fn set_hint(&self, thread: u32, class: Option<RequestClass>) -> Result<(), TaskReadError> {
         let start_ticks = host::read_task_origin(thread)?.start_ticks;
         let mut hints = self.hints.lock();
@@ -89,7 +88,7 @@ impl RequestClasses {
         Ok(())
     }
 
-    /// The class that a thread gave itself. The thread waits for the answer.
+    /// The hint of a thread, which waits for the answer.
     pub(crate) fn hint(&self, thread: u32) -> Option<RequestClass> {
         let start_ticks = host::read_task_origin(thread).ok()?.start_ticks;
         let mut hints = self.hints.lock();

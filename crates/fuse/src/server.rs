@@ -391,7 +391,7 @@ impl FuseServer {
         reply_xattr(self.fs.xattr_names(node).map(|names| list_for(uid, names)), size, reply);
     }
 
-    /// Sets the class of the calling thread. A thread of which weir does not know the id has none.
+    /// Sets the class of the calling thread, or removes it. Refused if /proc does not show the thread.
     fn set_class(&self, thread: u32, value: &[u8], reply: PendingReply) {
         let _timer = self.short_timer(OpClass::Other);
         let class = std::str::from_utf8(value).ok().and_then(RequestClass::named);

@@ -5,9 +5,9 @@
 //! the task. The [`TaskTableKeeper`], on a thread of its own, reads its facts and enters it.
 //!
 //! The table has sets of [`WAYS`] slots. A look-up reads a slot's key, then its mask, then the key again: the key
-//! has a version, so an unchanged key means that the mask is the task's. Writers hold the lock of the hints:
-//! the keeper; and a thread's request that changes its hint, which removes the thread, so that its next look-up
-//! finds the hint itself.
+//! has a version, so an unchanged key means that the mask is the task's. The keeper
+//! is the only writer, except that a changed hint removes its thread. The thread's next look-up then misses, and
+//! finds the hint itself. Both write under the lock of the hints.
 //!
 //! A change of a task's title counts within a second, and so does the reuse of a thread id. A hint counts at once.
 
@@ -44,14 +44,14 @@ pub struct TaskTable {
     counts: TaskTableCounts,
 }
 
-/// The rules that hold for a task whose facts were not read yet, or cannot be.
+/// The rules that hold for a task whose facts are unknown.
 #[derive(Debug, Clone, Copy)]
 pub struct UnreadTaskRules {
-    /// If the task has no hint.
+    /// Without a hint.
     pub unknown: RuleMask,
-    /// If its hint is that it is critical.
+    /// With the hint `critical`.
     pub critical: RuleMask,
-    /// If its hint is that it is background.
+    /// With the hint `background`.
     pub background: RuleMask,
 }
 
@@ -73,7 +73,7 @@ impl UnreadTaskRules {
     }
 }
 
-/// What the keeper finds about a task.
+/// A task that was read.
 #[derive(Debug, Clone, Copy)]
 pub struct FoundTask {
     /// The rules that hold for the task.
@@ -207,7 +207,7 @@ impl TaskTable {
         hints.class_of(task).map(|class| self.unread.hinted(class))
     }
 
-    /// The rules of a task that was read, or could not be.
+    /// The rules of a task, by its hint or what was found. `None`: the task could not be read.
     fn rules_after(&self, found: Option<FoundTask>, hints: &mut ThreadHints, task: u32) -> RuleMask {
         if let Some(found) = found {
             hints.drop_earlier(task, found.start_ticks);
@@ -216,7 +216,7 @@ impl TaskTable {
         self.rules_by_hint(hints, task).unwrap_or(rules)
     }
 
-    /// Removes a task, whose hint has changed. The keeper enters it again.
+    /// Removes a task whose hint has changed. The keeper enters it again.
     pub(crate) fn forget(&self, task: u32, _locked: &ThreadHints) {
         if let Some(slot) = self.sets[task as usize % SETS].iter().find(|slot| slot.task() == task) {
             self.clear(slot);
@@ -277,9 +277,8 @@ pub struct TaskTableKeeper {
 }
 
 impl TaskTableKeeper {
-    /// Enters some of the noted tasks, and reads a hundredth of the table again. `read` finds the rules
-    /// that hold for a task. It may wait for the task's memory, and with it for requests that are not yet answered.
-    /// Returns how long to rest before the next step.
+    /// Enters some of the noted tasks, and reads a hundredth of the table again. `read` reads a task. It may
+    /// wait for the task's memory, and with it for requests that are not yet answered. Returns how long to rest before the next step.
     pub fn step(&mut self, read: &mut impl FnMut(u32) -> Result<FoundTask, TaskReadError>) -> Duration {
         self.enter_noted(read);
         for _ in 0..REFRESHED_SETS_PER_STEP {

@@ -1,7 +1,7 @@
-//! The classes that threads gave themselves.
+//! Hints: the classes that threads set for themselves.
 //!
-//! A thread sets its class as the extended attribute [`CLASS_ATTRIBUTE`] of any file. The attribute is the thread's,
-//! not the file's, and is never stored. Without rules in force hints are kept, but have no effect.
+//! A thread sets its class as the extended attribute [`CLASS_ATTRIBUTE`] of any file. The attribute belongs to the
+//! thread, not to the file, and is never stored. Hints outlast rules: without rules they have no effect.
 
 use crate::sync::{Mutex, MutexGuard};
 use request::RequestClass;
@@ -11,11 +11,11 @@ use std::sync::PoisonError;
 /// The extended attribute with which a thread sets its class.
 pub(crate) const CLASS_ATTRIBUTE: &[u8] = b"user.weir.class";
 
-/// As few hints as are kept without looking for threads that ended.
+/// With at most this many hints nobody looks for ended threads.
 const KEPT_MIN: usize = 64;
 
-/// The hints, and the lock of all writers of a [`TaskTable`](crate::TaskTable): so a table has no class that is
-/// older than a hint.
+/// The hints, behind the lock that all writers of a [`TaskTable`](crate::TaskTable) hold. So a table has no class
+/// that is older than a hint.
 #[derive(Debug, Default)]
 pub struct LockedHints(Mutex<ThreadHints>);
 
@@ -29,11 +29,11 @@ impl LockedHints {
 #[derive(Debug, Default)]
 pub(crate) struct ThreadHints {
     hints: HashMap<u32, ThreadHint>,
-    /// As many hints as make it worth while to look for threads that ended.
+    /// With more hints those of ended threads are dropped.
     kept_max: usize,
 }
 
-/// The class of a thread with this start. A later one with the same id has no hint.
+/// The class of a thread, which its start tells apart from later ones with the same id.
 #[derive(Debug, Clone, Copy)]
 struct ThreadHint {
     start_ticks: u64,
@@ -41,7 +41,7 @@ struct ThreadHint {
 }
 
 impl ThreadHints {
-    /// Sets the hint of the thread that started then, or takes it back. `is_thread` tells whether a thread still
+    /// Sets the hint of a thread that started at `start_ticks`, or removes it. `is_thread` returns whether a thread
     /// exists.
     pub(crate) fn set(
         &mut self,
@@ -60,7 +60,7 @@ impl ThreadHints {
         }
     }
 
-    /// The hint of the thread that has this id, or of an earlier one whose end was not noticed yet.
+    /// The hint of the thread with this id, or of an earlier one whose end was not noticed yet.
     pub(crate) fn class_of(&self, thread: u32) -> Option<RequestClass> {
         self.hints.get(&thread).map(|hint| hint.class)
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_later_thread_with_the_same_id_has_no_hint() {
+    fn reused_thread_ids_have_none() {
         let mut hints = ThreadHints::default();
         hints.set(7, 100, Some(RequestClass::Background), |_| true);
         hints.drop_earlier(7, 99);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn hints_of_ended_threads_take_no_space() {
+    fn ended_threads_take_no_space() {
         let mut hints = ThreadHints::default();
         let is_running = |thread: u32| thread.is_multiple_of(100);
         for thread in 0..10_000 {

@@ -99,8 +99,8 @@ pub fn read_task(id: u32) -> Result<TaskSnapshot, TaskReadError> {
 
 /// Reads where the task `id` comes from.
 ///
-/// A thread that answers a request of the task may call this, because it does not touch the memory of the task's
-/// process, which exists until the answer.
+/// A thread that answers a request of the task may call this. The call does not touch the memory of the process, and
+/// cannot be the last to release that memory, because the task exists until the answer.
 pub fn read_task_origin(id: u32) -> Result<TaskOrigin, TaskReadError> {
     let stat = fs::read(format!("/proc/{id}/stat")).map_err(|error| TaskReadError::of("stat", error))?;
     let stat = TaskStat::parse(&stat).ok_or_else(|| TaskReadError::unexpected("stat"))?;

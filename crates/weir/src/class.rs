@@ -1,5 +1,4 @@
-//! `weir class`: runs a program in place of this one, tagged with a class, or tells daemons the class of a running
-//! process.
+//! `weir class`: runs a program in place of this one, tagged with a class, or assigns a class to a running process.
 
 use crate::cli::ClassArgs;
 use crate::control_client::WeirMount;
@@ -11,7 +10,7 @@ use std::process::Command;
 
 pub(crate) fn run(args: &ClassArgs) -> Result<(), WeirError> {
     match args.pid {
-        Some(pid) => tell(args, pid),
+        Some(pid) => assign(args, pid),
         None => Err(exec(args)),
     }
 }
@@ -28,8 +27,8 @@ fn exec(args: &ClassArgs) -> WeirError {
     WeirError::Run { program: program.into(), source: command.exec() }
 }
 
-/// Tells the daemons of all mounts, and returns the first error.
-fn tell(args: &ClassArgs, pid: u32) -> Result<(), WeirError> {
+/// Asks the daemons of all mounts, and returns the first error.
+fn assign(args: &ClassArgs, pid: u32) -> Result<(), WeirError> {
     let mounts = if args.dirs.is_empty() {
         WeirMount::all_of_user()?
     } else {
@@ -40,6 +39,6 @@ fn tell(args: &ClassArgs, pid: u32) -> Result<(), WeirError> {
     }
     let class = args.class.class().map(RequestClass::name);
     let request = json!({ "operation": "class", "pid": pid, "class": class });
-    let told: Vec<_> = mounts.iter().map(|mount| mount.connect()?.ask(&request)).collect();
-    told.into_iter().try_for_each(|reply| reply.map(drop))
+    let replies: Vec<_> = mounts.iter().map(|mount| mount.connect()?.ask(&request)).collect();
+    replies.into_iter().try_for_each(|reply| reply.map(drop))
 }

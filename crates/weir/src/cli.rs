@@ -553,7 +553,8 @@ Conditions:
   cgroup=PATTERN  the cgroup of the thread, or one above it
   uid=N           the number of the user
   nice=N..M       the nice value: from N to M, or N alone
-  tag=PATTERN     WEIR_TAG in the environment with which the process began: see `weir class`
+  tag=PATTERN     WEIR_TAG in the environment with which the process began, or the class by
+                  `weir class --pid`
   file=PATTERN    the path of the file, which begins with / at the mount's root
 
 In a pattern, * matches any characters, ? one, [a-z] one of a range, and {a,b} either part. \\ takes

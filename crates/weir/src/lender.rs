@@ -1,8 +1,8 @@
 //! Lends the priority of critical tasks to background tasks that they wait for in the kernel.
 //!
 //! The thread sleeps until a background request is under way for [`OVERDUE`]. Then it looks, again and again, for
-//! which locks critical tasks wait. It lends to what waits at that moment, so there is nothing to take back. Where it
-//! may not read for what a critical task waits, it guesses from the files that critical tasks used lately.
+//! which locks critical tasks wait. It lends to what waits at that moment, so there is nothing to take back. Without the
+//! permission to read the waits of a task it guesses from the files that critical tasks used lately.
 
 use crate::lending_plan::{TaskWaits, tasks_that_may_block, tasks_to_lend_to};
 use crate::mount_point::device_of;
@@ -24,7 +24,8 @@ use weir_status::LendingReport;
 /// A background request that takes longer may hold up others. Also the shortest pause between two looks.
 const OVERDUE: Duration = Duration::from_millis(2);
 
-/// A background request that takes longer is lent to on suspicion. Most that wait for a disk are shorter.
+/// A background request that takes longer may hold up a critical task whose waits cannot be read. Most requests that
+/// wait for a disk are shorter.
 const SUSPICIOUS: Duration = Duration::from_millis(20);
 
 /// Looks take at most one part in so many of the time of a processor.

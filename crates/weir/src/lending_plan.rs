@@ -78,8 +78,8 @@ pub(crate) fn tasks_to_lend_to(
     lend_to
 }
 
-/// The tasks with requests that have held locks since `latest` or longer, of files that critical tasks use: a guess,
-/// for tasks of which weir may not read for what they wait.
+/// The tasks with requests since `latest` or longer, on files that critical tasks use. A guess, for critical tasks
+/// whose waits cannot be read.
 pub(crate) fn tasks_that_may_block(
     requests: &[BackgroundRequest],
     latest: Instant,

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod assigned_classes;
 mod blank_check;
 mod byte_size;
 mod check;
@@ -33,7 +34,6 @@ mod signals;
 mod status_print;
 mod status_report;
 mod storage_stack;
-mod told_classes;
 mod trace;
 mod unmount;
 mod volume;

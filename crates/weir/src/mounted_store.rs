@@ -220,10 +220,10 @@ impl MountedStore {
         self.policy.set_choice(PolicyChoice { policy, rules }, || self.sync())
     }
 
-    /// Gives a running process or thread a class, or takes it back.
+    /// Assigns a class to a running process or thread, or withdraws it.
     pub(crate) fn set_class(&self, id: u32, class: Option<RequestClass>) -> Result<(), RequestRefusal> {
-        self.policy.told_classes().tell(id, class).map_err(|why| {
-            let error = WeirError::Task { pid: id, source: why };
+        self.policy.assigned_classes().assign(id, class).map_err(|source| {
+            let error = WeirError::Task { pid: id, source };
             RequestRefusal::new(&error, error.help())
         })
     }

@@ -1,9 +1,9 @@
 //! Which writes bypass the buffer, and for whom: the store's data mode, and the policy of this mount.
 
+use crate::assigned_classes::AssignedClasses;
 use crate::error::WeirError;
 use crate::lender::{LenderThread, LendingCounters, LendingMount};
 use crate::rules;
-use crate::told_classes::ToldClasses;
 use cache::Cache;
 use fs::Fs;
 use fuse::{BackgroundRequests, FoundTask, RequestClasses};
@@ -60,7 +60,7 @@ pub(crate) struct WritePolicy {
     /// Where the file system is, or will be, mounted.
     dir: PathBuf,
     classes: Arc<RequestClasses>,
-    told_classes: Arc<ToldClasses>,
+    assigned_classes: Arc<AssignedClasses>,
     lending: Arc<LendingCounters>,
     streams: StreamSettings,
     /// Held for a whole change, which may wait for devices.
@@ -106,7 +106,7 @@ impl WritePolicy {
             fs,
             dir,
             classes: Arc::default(),
-            told_classes: Arc::default(),
+            assigned_classes: Arc::default(),
             lending: Arc::default(),
             streams,
             changing: Mutex::default(),
@@ -121,9 +121,9 @@ impl WritePolicy {
         self.classes.clone()
     }
 
-    /// The classes of running processes. They outlast a policy.
-    pub(crate) fn told_classes(&self) -> &ToldClasses {
-        &self.told_classes
+    /// The classes of running processes, which outlast a change of the policy.
+    pub(crate) fn assigned_classes(&self) -> &AssignedClasses {
+        &self.assigned_classes
     }
 
     /// What was lent.
@@ -212,10 +212,10 @@ impl WritePolicy {
         let mut tasks = self.classes.set_rules(rules.clone(), background);
         let fs = self.fs.clone();
         let (keeper, stop) = channel();
-        let told_classes = self.told_classes.clone();
+        let assigned_classes = self.assigned_classes.clone();
         let mut read_task = move |task| {
             let mut found = host::read_task(task)?;
-            if let Some(class) = told_classes.class_of(task, &found) {
+            if let Some(class) = assigned_classes.class_of(task, &found) {
                 found.facts.tag = class.name().into();
             }
             Ok(FoundTask { rules: rules.task_mask(&found.facts), start_ticks: found.start_ticks })

@@ -1,7 +1,7 @@
-//! The classes of running processes, which `weir class --pid` tells the daemon.
+//! The classes that `weir class --pid` assigns to running processes and threads.
 //!
-//! A task has the class of the nearest of these that was told: its thread, its process, the parent of that, and so
-//! on.
+//! A class assigned to a thread comes before that of its process, and that before those of the parent process and
+//! further ancestors.
 
 use host::{TaskOrigin, TaskReadError, TaskSnapshot};
 use request::RequestClass;
@@ -11,60 +11,63 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The most ancestors of a process that are looked at.
 const ANCESTORS_MAX: usize = 128;
 
-/// Processes and threads with their classes, by id.
+/// The assigned classes, by the id of the process or thread.
 #[derive(Default)]
-pub(crate) struct ToldClasses {
-    told: Mutex<HashMap<u32, ToldClass>>,
+pub(crate) struct AssignedClasses {
+    assigned: Mutex<HashMap<u32, AssignedClass>>,
 }
 
-/// The class of a process or thread with this start. A later one with the same id has no class.
+/// The class of a process or thread, which its start tells apart from later ones with the same id.
 #[derive(Clone, Copy)]
-struct ToldClass {
+struct AssignedClass {
     start_ticks: u64,
     class: RequestClass,
 }
 
-impl ToldClasses {
-    /// Gives the process or thread `id` this class, or takes its class back. Forgets those that are gone.
-    pub(crate) fn tell(&self, id: u32, class: Option<RequestClass>) -> Result<(), TaskReadError> {
-        let mut told = self.told();
-        told.retain(|&id, told| {
-            host::read_task_origin(id).is_ok_and(|found| found.start_ticks == told.start_ticks)
+impl AssignedClasses {
+    /// Assigns a class to the process or thread `id`, or withdraws it. Drops the classes of ended ones.
+    pub(crate) fn assign(&self, id: u32, class: Option<RequestClass>) -> Result<(), TaskReadError> {
+        let mut assigned = self.assigned();
+        assigned.retain(|&id, assigned| {
+            host::read_task_origin(id).is_ok_and(|found| found.start_ticks == assigned.start_ticks)
         });
         match class {
             Some(class) => {
                 let start_ticks = host::read_task_origin(id)?.start_ticks;
-                told.insert(id, ToldClass { start_ticks, class });
+                assigned.insert(id, AssignedClass { start_ticks, class });
             }
             None => {
-                told.remove(&id);
+                assigned.remove(&id);
             }
         }
         Ok(())
     }
 
-    /// The class that was told for a task, if any.
+    /// The class of a task, if one was assigned.
     pub(crate) fn class_of(&self, task: u32, found: &TaskSnapshot) -> Option<RequestClass> {
-        nearest_class(&self.told(), task, found, |id| host::read_task_origin(id).ok())
+        nearest_class(&self.assigned(), task, found, |id| host::read_task_origin(id).ok())
     }
 
-    fn told(&self) -> MutexGuard<'_, HashMap<u32, ToldClass>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn assigned(&self) -> MutexGuard<'_, HashMap<u32, AssignedClass>> {
+        self.assigned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The told class that is nearest to a task. `origin_of` reads about a process.
+/// The class assigned to a task or its nearest ancestor. `origin_of` returns the origin of a process.
 fn nearest_class(
-    told: &HashMap<u32, ToldClass>,
+    assigned: &HashMap<u32, AssignedClass>,
     task: u32,
     found: &TaskSnapshot,
     origin_of: impl Fn(u32) -> Option<TaskOrigin>,
 ) -> Option<RequestClass> {
-    if told.is_empty() {
+    if assigned.is_empty() {
         return None;
     }
     let class_of = |id: u32, start_ticks: u64| {
-        told.get(&id).filter(|told| told.start_ticks == start_ticks).map(|told| told.class)
+        assigned
+            .get(&id)
+            .filter(|assigned| assigned.start_ticks == start_ticks)
+            .map(|assigned| assigned.class)
     };
     if let Some(class) = class_of(task, found.start_ticks) {
         return Some(class);
@@ -91,15 +94,17 @@ mod tests {
     }
 
     /// The class of the thread 30 of process 3.
-    fn class(told: &[(u32, u64, RequestClass)]) -> Option<RequestClass> {
-        let told =
-            told.iter().map(|&(id, start_ticks, class)| (id, ToldClass { start_ticks, class })).collect();
+    fn class(assigned: &[(u32, u64, RequestClass)]) -> Option<RequestClass> {
+        let assigned = assigned
+            .iter()
+            .map(|&(id, start_ticks, class)| (id, AssignedClass { start_ticks, class }))
+            .collect();
         let found = TaskSnapshot { facts: TaskFacts::default(), start_ticks: 35, process: 3 };
-        nearest_class(&told, 30, &found, origin_of)
+        nearest_class(&assigned, 30, &found, origin_of)
     }
 
     #[test]
-    fn the_nearest_counts() {
+    fn nearest_assignment_counts() {
         use RequestClass::{Background, Critical};
         assert_eq!(class(&[]), None);
         assert_eq!(class(&[(1, 10, Background)]), Some(Background));
@@ -109,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_process_with_the_same_id_does_not_count() {
+    fn reused_ids_have_no_class() {
         assert_eq!(class(&[(3, 29, RequestClass::Background), (30, 34, RequestClass::Background)]), None);
     }
 }
