@@ -70,7 +70,7 @@ pub struct RequestWaits {
 pub struct TaskLoan {
     /// The background task that others wait for.
     pub to: u32,
-    /// One of the critical tasks that wait for it.
+    /// One of the critical tasks that wait for it; 0 if they are unknown.
     pub lent_for: u32,
 }
 

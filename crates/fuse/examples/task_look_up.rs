@@ -11,9 +11,10 @@
 //!
 //! The first figure, divided by the number of operations that the program prints, is the instructions of one.
 
-use fuse::TaskTable;
+use fuse::{FoundTask, TaskTable, UnreadTaskRules};
 use request::{RequestClass, RuleMask, RuleSet};
 use std::hint::black_box;
+use std::sync::Arc;
 
 const OPERATIONS: u32 = 20_000;
 /// Threads of a server, with thread ids in a row.
@@ -32,10 +33,10 @@ fn one_decision(rules: &RuleSet, task: RuleMask, file: RuleMask) -> (u8, Request
 }
 
 fn main() {
-    let (table, mut keeper) = TaskTable::new(RuleMask::NONE);
+    let (table, mut keeper) = TaskTable::new(UnreadTaskRules::of(&RuleSet::default()), Arc::default());
     for task in 1..=TASKS {
         while table.rules_of(task) != RuleMask(task.into()) {
-            keeper.step(&mut |task| Ok(RuleMask(task.into())));
+            keeper.step(&mut |task| Ok(FoundTask { rules: RuleMask(task.into()), start_ticks: 1 }));
         }
     }
     let rules = RuleSet::parse("critical file=/log\nbackground nice=10..19").expect("rules");

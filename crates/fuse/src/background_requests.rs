@@ -1,9 +1,11 @@
 //! The background requests under way. Until a request is answered, its caller holds locks of the kernel: the
 //! file's for a write, a sync or a change of size, the directory's for a change of a name.
 //!
-//! Only policies that lend have such a list. A critical request never takes its lock.
+//! Only policies that lend have such a list. A critical request never takes its lock. A critical request notes its
+//! inode, for a lender without the permission to see the waits of critical tasks.
 
 use crate::protocol::{FuseOp, RequestHeader};
+use crate::recent_inodes::RecentInodes;
 use fs::Ino;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 pub struct BackgroundRequests {
     list: Mutex<RequestList>,
     changed: Condvar,
+    critical_inodes: RecentInodes,
 }
 
 #[derive(Debug, Default)]
@@ -127,6 +130,18 @@ impl BackgroundRequests {
         let list = self.list();
         let is_old = |request: &&BackgroundRequest| now.saturating_duration_since(request.since) >= age;
         list.requests.values().filter(is_old).copied().collect()
+    }
+
+    /// Notes that a critical task uses `inode`.
+    #[inline]
+    pub(crate) fn note_critical(&self, inode: Ino) {
+        self.critical_inodes.note(inode);
+    }
+
+    /// Whether critical tasks have used one of these inodes in the last second. `false` at the first call.
+    pub fn are_used_by_critical(&self, locks: &LockedInodes) -> bool {
+        self.critical_inodes.has(locks.inode)
+            || locks.other.is_some_and(|inode| self.critical_inodes.has(inode))
     }
 
     /// Ends the waits for a request, these and later ones.

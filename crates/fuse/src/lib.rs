@@ -12,11 +12,13 @@ mod page_invalidation;
 mod privileges;
 mod protocol;
 mod range_flags;
+mod recent_inodes;
 mod request_classes;
 mod server;
 mod session;
 mod sync;
 mod task_table;
+mod thread_hints;
 mod xattr;
 
 pub use background_requests::{BackgroundRequest, BackgroundRequests, LockedInodes};
@@ -25,7 +27,8 @@ pub use latency::{CLASSED_KINDS, LatencySummary, RequestCounter, RequestLatencie
 pub use request_classes::RequestClasses;
 pub use server::FuseServer;
 pub use session::{FuseSession, MountOptions, mount};
-pub use task_table::{TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus};
+pub use task_table::{FoundTask, TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus, UnreadTaskRules};
+pub use thread_hints::LockedHints;
 
 #[cfg(fuzzing)]
 pub mod fuzz;

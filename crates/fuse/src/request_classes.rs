@@ -1,8 +1,11 @@
 //! Decides who makes a request, and whether somebody waits for it, from the rules in force.
 
 use crate::background_requests::BackgroundRequests;
-use crate::task_table::{TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus};
+use crate::task_table::{TaskCursor, TaskTable, TaskTableKeeper, TaskTableStatus, UnreadTaskRules};
+use crate::thread_hints::LockedHints;
 use arc_swap::ArcSwapOption;
+use fs::Ino;
+use host::TaskReadError;
 use request::{Origin, RequestClass, RuleMask, RuleSet};
 use std::sync::Arc;
 
@@ -10,6 +13,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct RequestClasses {
     in_force: ArcSwapOption<RulesInForce>,
+    hints: Arc<LockedHints>,
 }
 
 /// Rules, and the tasks for which they are known to hold. Masks of different rule sets never meet, because
@@ -21,6 +25,17 @@ struct RulesInForce {
     background: Option<Arc<BackgroundRequests>>,
 }
 
+impl RulesInForce {
+    #[inline]
+    fn decide(&self, task: u32, file_rules: impl FnOnce() -> RuleMask) -> (u8, RequestClass) {
+        let task_rules = self.tasks.rules_of(task);
+        if task == 0 {
+            return (Origin::NO_RULE, RequestClass::Critical);
+        }
+        self.rules.decide(task_rules, file_rules())
+    }
+}
+
 impl RequestClasses {
     /// Puts `rules` in force, and lists later background requests in `background`. Until the keeper
     /// [takes steps](TaskTableKeeper::step), rules about tasks hold for none.
@@ -29,7 +44,7 @@ impl RequestClasses {
         rules: Arc<RuleSet>,
         background: Option<Arc<BackgroundRequests>>,
     ) -> TaskTableKeeper {
-        let (tasks, keeper) = TaskTable::new(rules.unknown_task_mask());
+        let (tasks, keeper) = TaskTable::new(UnreadTaskRules::of(&rules), self.hints.clone());
         self.in_force.store(Some(Arc::new(RulesInForce { rules, tasks, background })));
         keeper
     }
@@ -39,27 +54,52 @@ impl RequestClasses {
         self.in_force.store(None);
     }
 
-    /// The rule that decides about a request of this task, or [`Origin::NO_RULE`], and the class of the request,
-    /// if rules are in force. `file_rules` are those that hold for its file. A request without a task is
+    /// The rule that decides about a request of this task to `inode`, or [`Origin::NO_RULE`], and the class of the
+    /// request, if rules are in force. `file_rules` are those that hold for the file. A request without a task is
     /// critical: the kernel makes it, for example to write a mapping back, and somebody may wait for that.
     #[inline]
     pub(crate) fn decide(
         &self,
         task: u32,
+        inode: Ino,
         file_rules: impl FnOnce() -> RuleMask,
     ) -> Option<(u8, RequestClass)> {
         let in_force = self.in_force.load();
-        let RulesInForce { rules, tasks, .. } = in_force.as_deref()?;
-        let task_rules = tasks.rules_of(task);
-        if task == 0 {
-            return Some((Origin::NO_RULE, RequestClass::Critical));
+        let in_force = in_force.as_deref()?;
+        let (rule, class) = in_force.decide(task, file_rules);
+        if let Some(background) = &in_force.background
+            && class == RequestClass::Critical
+            && task != 0
+        {
+            background.note_critical(inode);
         }
-        Some(rules.decide(task_rules, file_rules()))
+        Some((rule, class))
+    }
+
+    /// Sets the hint of a thread, which waits for the answer, or removes it.
+    pub(crate) fn set_hint(&self, thread: u32, class: Option<RequestClass>) -> Result<(), TaskReadError> {
+        let start_ticks = host::read_task_origin(thread)?.start_ticks;
+        let mut hints = self.hints.lock();
+        hints.set(thread, start_ticks, class, host::is_task);
+        if let Some(in_force) = self.in_force.load().as_deref() {
+            in_force.tasks.forget(thread, &hints);
+        }
+        Ok(())
+    }
+
+    /// The hint of a thread, which waits for the answer.
+    pub(crate) fn hint(&self, thread: u32) -> Option<RequestClass> {
+        let start_ticks = host::read_task_origin(thread).ok()?.start_ticks;
+        let mut hints = self.hints.lock();
+        hints.drop_earlier(thread, start_ticks);
+        hints.class_of(thread)
     }
 
     /// Whether a request of this task is critical. `file_rules` are those that hold for its file.
     pub fn is_critical(&self, task: u32, file_rules: RuleMask) -> bool {
-        self.decide(task, || file_rules).is_none_or(|(_, class)| class == RequestClass::Critical)
+        let in_force = self.in_force.load();
+        let class = in_force.as_deref().map(|in_force| in_force.decide(task, || file_rules).1);
+        class.unwrap_or_default() == RequestClass::Critical
     }
 
     /// The list of background requests, if there is one.
@@ -84,21 +124,27 @@ impl RequestClasses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::task_table::FoundTask;
     use request::TaskFacts;
+
+    fn titled(rules: &RuleSet, title: &str) -> FoundTask {
+        let facts = TaskFacts { title: title.into(), ..TaskFacts::default() };
+        FoundTask { rules: rules.task_mask(&facts), start_ticks: 1 }
+    }
 
     #[test]
     fn a_task_is_critical_until_it_is_known() {
         let classes = RequestClasses::default();
-        let every_rule = || RuleMask(!0);
-        assert_eq!(classes.decide(7, every_rule), None);
+        let decide = |task| classes.decide(task, Ino(3), || RuleMask(!0));
+        assert_eq!(decide(7), None);
         let rules = Arc::new(RuleSet::parse("background title=tar").expect("rules"));
         let mut keeper = classes.set_rules(rules.clone(), None);
-        assert_eq!(classes.decide(7, every_rule).unwrap().1, RequestClass::Critical);
-        keeper.step(&mut |_| Ok(rules.task_mask(&TaskFacts { title: "tar".into(), ..TaskFacts::default() })));
-        assert_eq!(classes.decide(7, every_rule), Some((0, RequestClass::Background)));
-        assert_eq!(classes.decide(0, every_rule), Some((Origin::NO_RULE, RequestClass::Critical)));
+        assert_eq!(decide(7).unwrap().1, RequestClass::Critical);
+        keeper.step(&mut |_| Ok(titled(&rules, "tar")));
+        assert_eq!(decide(7), Some((0, RequestClass::Background)));
+        assert_eq!(decide(0), Some((Origin::NO_RULE, RequestClass::Critical)));
         classes.clear();
-        assert_eq!(classes.decide(7, every_rule), None);
+        assert_eq!(decide(7), None);
     }
 
     #[test]
@@ -106,11 +152,8 @@ mod tests {
         let classes = RequestClasses::default();
         let rules = Arc::new(RuleSet::parse("background title=tar\ncritical file=/a").expect("rules"));
         let mut keeper = classes.set_rules(rules.clone(), None);
-        assert!((7..10).all(|task| classes.decide(task, || RuleMask(!0)).is_some()));
-        keeper.step(&mut |task| {
-            let title = if task == 8 { "tar" } else { "sh" };
-            Ok(rules.task_mask(&TaskFacts { title: title.into(), ..TaskFacts::default() }))
-        });
+        assert!((7..10).all(|task| classes.decide(task, Ino(3), || RuleMask(!0)).is_some()));
+        keeper.step(&mut |task| Ok(titled(&rules, if task == 8 { "tar" } else { "sh" })));
         assert_eq!(classes.recent_critical_tasks(&mut TaskCursor::default(), 64), [7, 9]);
     }
 }

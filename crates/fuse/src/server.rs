@@ -27,6 +27,7 @@ use crate::protocol::{
 };
 use crate::range_flags;
 use crate::request_classes::RequestClasses;
+use crate::thread_hints::CLASS_ATTRIBUTE;
 use crate::xattr::{list_for, reply_xattr, set_xattr_mode};
 use fs::{
     CallerCredentials, FILE_BYTES_MAX, FileAttributes, FileKind, Fs, FsCompletion, FsError, IfExists, Ino,
@@ -81,7 +82,8 @@ impl FuseServer {
 
     /// Performs a request. The reply is sent before this returns, or later by another thread.
     pub(crate) fn serve(&mut self, header: &RequestHeader, op: FuseOp<'_>, mut reply: PendingReply) {
-        let decided = self.parts.classes.decide(header.pid, || self.fs.rules_of(Ino(header.node)));
+        let node = Ino(header.node);
+        let decided = self.parts.classes.decide(header.pid, node, || self.fs.rules_of(node));
         let (rule, class) = decided.unwrap_or((Origin::NO_RULE, RequestClass::Critical));
         self.class = decided.map(|_| class);
         self.fs.set_origin(Origin { task: header.pid, rule, class, kind: op.kind(), file: header.node });
@@ -131,6 +133,9 @@ impl FuseServer {
             FuseOp::Statfs => self.statfs(reply),
             FuseOp::Release | FuseOp::Releasedir | FuseOp::Destroy => reply.ok(),
             FuseOp::Fsync => self.fs.sync_file(node, self.empty_completion(reply)),
+            FuseOp::Setxattr { name: CLASS_ATTRIBUTE, value, .. } => self.set_class(header.pid, value, reply),
+            FuseOp::Getxattr { name: CLASS_ATTRIBUTE, size } => self.get_class(header.pid, size, reply),
+            FuseOp::Removexattr { name: CLASS_ATTRIBUTE } => self.remove_class(header.pid, reply),
             FuseOp::Setxattr { name, value, flags } => self.setxattr(node, name, value, flags, reply),
             FuseOp::Getxattr { name, size } => self.getxattr(node, name, size, reply),
             FuseOp::Listxattr { size } => self.listxattr(header.uid, node, size, reply),
@@ -381,6 +386,32 @@ impl FuseServer {
     fn listxattr(&self, uid: u32, node: Ino, size: u32, reply: PendingReply) {
         let _timer = self.short_timer();
         reply_xattr(self.fs.xattr_names(node).map(|names| list_for(uid, names)), size, reply);
+    }
+
+    /// Sets the class of the calling thread, or removes it. Refused if /proc does not show the thread.
+    fn set_class(&self, thread: u32, value: &[u8], reply: PendingReply) {
+        let _timer = self.short_timer();
+        let class = std::str::from_utf8(value).ok().and_then(RequestClass::named);
+        if class.is_none() && !value.is_empty() {
+            return reply.error(Errno::INVAL);
+        }
+        match self.parts.classes.set_hint(thread, class) {
+            Ok(()) => reply.ok(),
+            Err(_) => reply.error(Errno::OPNOTSUPP),
+        }
+    }
+
+    fn get_class(&self, thread: u32, size: u32, reply: PendingReply) {
+        let _timer = self.short_timer();
+        let class = self.parts.classes.hint(thread).ok_or(FsError::NoXattr);
+        reply_xattr(class.map(|class| class.name().into()), size, reply);
+    }
+
+    fn remove_class(&self, thread: u32, reply: PendingReply) {
+        match self.parts.classes.hint(thread) {
+            Some(_) => self.set_class(thread, b"", reply),
+            None => reply.error(Errno::NODATA),
+        }
     }
 
     fn opendir(&self, reply: PendingReply) {

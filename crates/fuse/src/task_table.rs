@@ -4,14 +4,17 @@
 //! whose lock is held by threads that wait for answers. So a look-up of a new task finds nothing and notes
 //! the task. The [`TaskTableKeeper`], on a thread of its own, reads its facts and enters it.
 //!
-//! The table has sets of [`WAYS`] slots. The keeper is the only writer. A look-up reads a slot's key, then its
-//! mask, then the key again: the key has a version, so an unchanged key means that the mask is the task's.
+//! The table has sets of [`WAYS`] slots. A look-up reads a slot's key, then its mask, then the key again: the key
+//! has a version, so an unchanged key means that the mask is the task's. The keeper
+//! is the only writer, except that a changed hint removes its thread. The thread's next look-up then misses, and
+//! finds the hint itself. Both write under the lock of the hints.
 //!
-//! A change of a task's title counts within a second, and so does the reuse of a thread id.
+//! A change of a task's title counts within a second, and so does the reuse of a thread id. A hint counts at once.
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::thread_hints::{LockedHints, ThreadHints};
 use host::TaskReadError;
-use request::RuleMask;
+use request::{RequestClass, RuleMask, RuleSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,11 +37,49 @@ const IDLE_ROUNDS_MAX: u8 = 10;
 
 /// The rules that hold for each task, by thread id.
 pub struct TaskTable {
-    /// The rules that hold for a task of which nothing is known.
-    unknown: RuleMask,
+    unread: UnreadTaskRules,
+    hints: Arc<LockedHints>,
     pub(crate) sets: Box<[TaskSet; SETS]>,
     misses: [AtomicU32; MISSES],
     counts: TaskTableCounts,
+}
+
+/// The rules that hold for a task whose facts are unknown.
+#[derive(Debug, Clone, Copy)]
+pub struct UnreadTaskRules {
+    /// Without a hint.
+    pub unknown: RuleMask,
+    /// With the hint `critical`.
+    pub critical: RuleMask,
+    /// With the hint `background`.
+    pub background: RuleMask,
+}
+
+impl UnreadTaskRules {
+    /// Those of a rule set.
+    pub fn of(rules: &RuleSet) -> UnreadTaskRules {
+        UnreadTaskRules {
+            unknown: rules.unknown_task_mask(),
+            critical: rules.tagged_task_mask(RequestClass::Critical),
+            background: rules.tagged_task_mask(RequestClass::Background),
+        }
+    }
+
+    fn hinted(&self, class: RequestClass) -> RuleMask {
+        match class {
+            RequestClass::Critical => self.critical,
+            RequestClass::Background => self.background,
+        }
+    }
+}
+
+/// A task that was read.
+#[derive(Debug, Clone, Copy)]
+pub struct FoundTask {
+    /// The rules that hold for the task.
+    pub rules: RuleMask,
+    /// When the thread started. Threads that had the same id differ in it.
+    pub start_ticks: u64,
 }
 
 pub(crate) type TaskSet = [TaskSlot; WAYS];
@@ -120,11 +161,12 @@ impl TaskSlot {
 }
 
 impl TaskTable {
-    /// An empty table, and its keeper. `unknown` are the rules that hold for a task of which nothing is known.
-    pub fn new(unknown: RuleMask) -> (Arc<TaskTable>, TaskTableKeeper) {
+    /// An empty table, and its keeper.
+    pub fn new(unread: UnreadTaskRules, hints: Arc<LockedHints>) -> (Arc<TaskTable>, TaskTableKeeper) {
         let sets: Vec<TaskSet> = (0..SETS).map(|_| TaskSet::default()).collect();
         let table = Arc::new(TaskTable {
-            unknown,
+            unread,
+            hints,
             sets: sets.try_into().ok().expect("as many sets as the table has"),
             misses: std::array::from_fn(|_| AtomicU32::new(0)),
             counts: TaskTableCounts::default(),
@@ -138,8 +180,8 @@ impl TaskTable {
         (table, keeper)
     }
 
-    /// The rules that hold for a task. If the table lacks the task, those that hold for every task; the keeper
-    /// then reads the task's facts.
+    /// The rules that hold for a task. If the table lacks the task, those that hold for every task, or for every
+    /// one with its hint; the keeper then reads the task's facts.
     #[inline]
     pub fn rules_of(&self, task: u32) -> RuleMask {
         if task == 0 {
@@ -152,13 +194,38 @@ impl TaskTable {
     #[cold]
     fn without_task(&self) -> RuleMask {
         self.counts.requests_without_task.fetch_add(1, Ordering::Relaxed);
-        self.unknown
+        self.unread.unknown
     }
 
     #[cold]
     fn miss(&self, task: u32) -> RuleMask {
         self.misses[task as usize % MISSES].store(task, Ordering::Relaxed);
-        self.unknown
+        self.rules_by_hint(&self.hints.lock(), task).unwrap_or(self.unread.unknown)
+    }
+
+    fn rules_by_hint(&self, hints: &ThreadHints, task: u32) -> Option<RuleMask> {
+        hints.class_of(task).map(|class| self.unread.hinted(class))
+    }
+
+    /// The rules of a task, by its hint or what was found. `None`: the task could not be read.
+    fn rules_after(&self, found: Option<FoundTask>, hints: &mut ThreadHints, task: u32) -> RuleMask {
+        if let Some(found) = found {
+            hints.drop_earlier(task, found.start_ticks);
+        }
+        let rules = found.map_or(self.unread.unknown, |found| found.rules);
+        self.rules_by_hint(hints, task).unwrap_or(rules)
+    }
+
+    /// Removes a task whose hint has changed. The keeper enters it again.
+    pub(crate) fn forget(&self, task: u32, _locked: &ThreadHints) {
+        if let Some(slot) = self.sets[task as usize % SETS].iter().find(|slot| slot.task() == task) {
+            self.clear(slot);
+        }
+    }
+
+    fn clear(&self, slot: &TaskSlot) {
+        slot.clear();
+        self.counts.tasks.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Up to `tasks_max` tasks, at least as many as a set has, whose rules `is_wanted`. All of them sent requests in
@@ -210,10 +277,9 @@ pub struct TaskTableKeeper {
 }
 
 impl TaskTableKeeper {
-    /// Enters some of the noted tasks, and reads a hundredth of the table again. `read` returns the rules that
-    /// hold for a task. It may wait for the task's memory, and with it for requests that are not yet answered.
-    /// Returns how long to rest before the next step.
-    pub fn step(&mut self, read: &mut impl FnMut(u32) -> Result<RuleMask, TaskReadError>) -> Duration {
+    /// Enters some of the noted tasks, and reads a hundredth of the table again. `read` reads a task. It may
+    /// wait for the task's memory, and with it for requests that are not yet answered. Returns how long to rest before the next step.
+    pub fn step(&mut self, read: &mut impl FnMut(u32) -> Result<FoundTask, TaskReadError>) -> Duration {
         self.enter_noted(read);
         for _ in 0..REFRESHED_SETS_PER_STEP {
             self.refresh_next_set(read);
@@ -221,7 +287,7 @@ impl TaskTableKeeper {
         if self.table.status().tasks == 0 { EMPTY_STEP_EVERY } else { STEP_EVERY }
     }
 
-    fn enter_noted(&mut self, read: &mut impl FnMut(u32) -> Result<RuleMask, TaskReadError>) {
+    fn enter_noted(&mut self, read: &mut impl FnMut(u32) -> Result<FoundTask, TaskReadError>) {
         let mut tasks_read = 0;
         for _ in 0..MISSES {
             if tasks_read == NEW_TASKS_PER_STEP {
@@ -235,20 +301,22 @@ impl TaskTableKeeper {
             let task = noted.swap(0, Ordering::Relaxed);
             tasks_read += 1;
             match read(task) {
-                Ok(mask) => self.enter(task, mask),
+                Ok(found) => self.enter(task, Some(found)),
                 Err(TaskReadError::Gone) => {
                     self.table.counts.tasks_gone.fetch_add(1, Ordering::Relaxed);
                 }
                 Err(_) => {
                     self.table.counts.tasks_unreadable.fetch_add(1, Ordering::Relaxed);
-                    self.enter(task, self.table.unknown);
+                    self.enter(task, None);
                 }
             }
         }
     }
 
     /// Enters a task into an empty slot, or in place of the task that has been idle for longest.
-    fn enter(&mut self, task: u32, mask: RuleMask) {
+    fn enter(&mut self, task: u32, found: Option<FoundTask>) {
+        let hints = &mut *self.table.hints.lock();
+        let mask = self.table.rules_after(found, hints, task);
         let number = task as usize % SETS;
         let set = &self.table.sets[number];
         let idle_rounds = &mut self.idle_rounds[number];
@@ -266,8 +334,9 @@ impl TaskTableKeeper {
         set[way].enter(task, mask);
     }
 
-    fn refresh_next_set(&mut self, read: &mut impl FnMut(u32) -> Result<RuleMask, TaskReadError>) {
-        let set = &self.table.sets[self.next_set];
+    fn refresh_next_set(&mut self, read: &mut impl FnMut(u32) -> Result<FoundTask, TaskReadError>) {
+        let table = &self.table;
+        let set = &table.sets[self.next_set];
         let idle_rounds = &mut self.idle_rounds[self.next_set];
         self.next_set = (self.next_set + 1) % SETS;
         for (slot, idle_rounds) in set.iter().zip(idle_rounds) {
@@ -279,13 +348,13 @@ impl TaskTableKeeper {
             *idle_rounds = if is_used { 0 } else { *idle_rounds + 1 };
             let is_idle = *idle_rounds == IDLE_ROUNDS_MAX;
             let found = if is_idle { Err(TaskReadError::Gone) } else { read(task) };
+            let hints = &mut *table.hints.lock();
             match found {
-                Ok(mask) => slot.update(mask),
-                Err(TaskReadError::Gone) => {
-                    slot.clear();
-                    self.table.counts.tasks.fetch_sub(1, Ordering::Relaxed);
-                }
-                Err(_) => slot.update(self.table.unknown),
+                // A changed hint has removed the task meanwhile.
+                _ if slot.task() != task => {}
+                Ok(found) => slot.update(table.rules_after(Some(found), hints, task)),
+                Err(TaskReadError::Gone) => table.clear(slot),
+                Err(_) => slot.update(table.rules_after(None, hints, task)),
             }
         }
     }
@@ -299,6 +368,8 @@ mod tests {
     use std::thread;
 
     const UNKNOWN: RuleMask = RuleMask(1 << 63);
+    const UNREAD: UnreadTaskRules =
+        UnreadTaskRules { unknown: UNKNOWN, critical: RuleMask(1 << 62), background: RuleMask(1 << 61) };
     const STEPS_PER_ROUND: usize = SETS.div_ceil(REFRESHED_SETS_PER_STEP);
 
     /// A table, its keeper, and what the keeper reads.
@@ -310,13 +381,22 @@ mod tests {
 
     impl Model {
         fn new(tasks: impl IntoIterator<Item = u32>) -> Model {
-            let (table, keeper) = TaskTable::new(UNKNOWN);
+            let (table, keeper) = TaskTable::new(UNREAD, Arc::default());
             let masks = tasks.into_iter().map(|task| (task, RuleMask(task.into()))).collect();
             Model { table, keeper, masks }
         }
 
         fn step(&mut self) {
-            self.keeper.step(&mut |task| self.masks.get(&task).copied().ok_or(TaskReadError::Gone));
+            self.keeper.step(&mut |task| {
+                let rules = self.masks.get(&task).copied().ok_or(TaskReadError::Gone)?;
+                Ok(FoundTask { rules, start_ticks: 1 })
+            });
+        }
+
+        fn set_hint(&self, task: u32, class: Option<RequestClass>) {
+            let mut hints = self.table.hints.lock();
+            hints.set(task, 1, class, |_| true);
+            self.table.forget(task, &hints);
         }
 
         fn round(&mut self) {
@@ -373,8 +453,39 @@ mod tests {
     }
 
     #[test]
+    fn a_hint_counts_at_once_and_until_it_is_taken_back() {
+        let mut model = Model::new([7, 8]);
+        model.table.rules_of(7);
+        model.step();
+        for task in [7, 8] {
+            model.set_hint(task, Some(RequestClass::Background));
+            assert_eq!(model.table.rules_of(task), UNREAD.background);
+            model.round();
+            assert_eq!(model.table.rules_of(task), UNREAD.background);
+        }
+        assert_eq!(model.table.status().tasks, 2);
+        model.set_hint(7, None);
+        assert_eq!(model.table.rules_of(7), UNKNOWN);
+        model.step();
+        assert_eq!(model.table.rules_of(7), RuleMask(7));
+        assert_eq!(model.table.status().tasks, 2);
+    }
+
+    #[test]
+    fn a_reused_thread_id_has_a_hint_for_a_round_at_most() {
+        let model = &mut Model::new([7]);
+        model.set_hint(7, Some(RequestClass::Background));
+        model.table.rules_of(7);
+        model.step();
+        for _ in 0..STEPS_PER_ROUND {
+            model.keeper.step(&mut |_| Ok(FoundTask { rules: RuleMask(9), start_ticks: 2 }));
+        }
+        assert_eq!(model.table.rules_of(7), RuleMask(9));
+    }
+
+    #[test]
     fn unreadable_tasks_are_unknown_and_counted_once() {
-        let (table, mut keeper) = TaskTable::new(UNKNOWN);
+        let (table, mut keeper) = TaskTable::new(UNREAD, Arc::default());
         table.rules_of(7);
         for _ in 0..2 * STEPS_PER_ROUND {
             keeper.step(&mut |_| Err(TaskReadError::NotPermitted));
@@ -403,7 +514,7 @@ mod tests {
 
     #[test]
     fn requests_without_a_task_are_counted() {
-        let (table, _) = TaskTable::new(UNKNOWN);
+        let (table, _) = TaskTable::new(UNREAD, Arc::default());
         assert_eq!(table.rules_of(0), UNKNOWN);
         assert_eq!(table.status().requests_without_task, 1);
     }
@@ -437,7 +548,7 @@ mod tests {
         for task in tasks.clone() {
             model.table.rules_of(task);
         }
-        model.keeper.enter_noted(&mut |task| Ok(RuleMask(task.into())));
+        model.keeper.enter_noted(&mut |task| Ok(FoundTask { rules: RuleMask(task.into()), start_ticks: 1 }));
         assert_eq!(model.table.status().tasks, NEW_TASKS_PER_STEP as u64);
         (0..MISSES / NEW_TASKS_PER_STEP).for_each(|_| model.step());
         tasks.for_each(|task| assert_eq!(model.table.rules_of(task), RuleMask(task.into())));
@@ -446,8 +557,11 @@ mod tests {
     #[test]
     fn a_thread_is_found_by_its_facts() {
         let rules = RuleSet::parse("background thread=a-task").expect("rules");
-        let (table, mut keeper) = TaskTable::new(rules.unknown_task_mask());
-        let mut read = move |task| host::read_task(task).map(|task| rules.task_mask(&task.facts));
+        let (table, mut keeper) = TaskTable::new(UnreadTaskRules::of(&rules), Arc::default());
+        let mut read = move |task| {
+            let found = host::read_task(task)?;
+            Ok(FoundTask { rules: rules.task_mask(&found.facts), start_ticks: found.start_ticks })
+        };
         let looked_up = move || {
             let task = rustix::thread::gettid().as_raw_pid() as u32;
             assert_eq!(table.rules_of(task), RuleMask::NONE, "it is new");

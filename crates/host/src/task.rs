@@ -4,7 +4,7 @@ use request::TaskFacts;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 
 /// As many bytes of a command line as are read.
@@ -24,6 +24,17 @@ pub struct TaskSnapshot {
     pub start_ticks: u64,
     /// Whether its process has a controlling terminal.
     pub has_terminal: bool,
+    /// The id of the thread's process.
+    pub process: u32,
+}
+
+/// Where a task comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskOrigin {
+    /// The process that started the task's process, or that took its place since; 0 if there is none.
+    pub parent: u32,
+    /// When the thread started, in clock ticks since boot.
+    pub start_ticks: u64,
 }
 
 /// Why a task could not be read.
@@ -75,13 +86,32 @@ pub fn read_task(id: u32) -> Result<TaskSnapshot, TaskReadError> {
     let stat = read("stat", FILE_BYTES_MAX)?;
     let stat = TaskStat::parse(&stat).ok_or_else(|| TaskReadError::unexpected("stat"))?;
     let status = read("status", FILE_BYTES_MAX)?;
-    let uid = parse_effective_uid(&status).ok_or_else(|| TaskReadError::unexpected("status"))?;
+    let of_status =
+        |key, index| parse_status(&status, key, index).ok_or_else(|| TaskReadError::unexpected("status"));
+    let process = of_status("Tgid:", 0)?;
+    // `Uid:` and the user ids: real, effective, saved, and for file systems.
+    let uid = of_status("Uid:", 1)?;
     let cgroup = parse_cgroup(&read("cgroup", FILE_BYTES_MAX)?);
     let title = parse_title(&read("cmdline", TITLE_BYTES_MAX)?);
     // Only root and the process's own user may read its environment.
     let tag = read("environ", FILE_BYTES_MAX).map_or_else(|_| String::new(), |environ| parse_tag(&environ));
     let facts = TaskFacts { title, thread: stat.name, cgroup, uid, nice: stat.nice, tag };
-    Ok(TaskSnapshot { facts, start_ticks: stat.start_ticks, has_terminal: stat.has_terminal })
+    Ok(TaskSnapshot { facts, start_ticks: stat.start_ticks, has_terminal: stat.has_terminal, process })
+}
+
+/// Reads where the task `id` comes from.
+///
+/// A thread that answers a request of the task may call this. The call does not touch the memory of the process, and
+/// cannot be the last to release that memory, because the task exists until the answer.
+pub fn read_task_origin(id: u32) -> Result<TaskOrigin, TaskReadError> {
+    let stat = fs::read(format!("/proc/{id}/stat")).map_err(|error| TaskReadError::of("stat", error))?;
+    let stat = TaskStat::parse(&stat).ok_or_else(|| TaskReadError::unexpected("stat"))?;
+    Ok(TaskOrigin { parent: stat.parent, start_ticks: stat.start_ticks })
+}
+
+/// Whether a task has this id, as far as this user can see.
+pub fn is_task(id: u32) -> bool {
+    fs::exists(format!("/proc/{id}")).unwrap_or(true)
 }
 
 fn read_file(directory: &OwnedFd, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
@@ -109,6 +139,7 @@ fn parse_tag(environ: &[u8]) -> String {
 #[derive(Debug, PartialEq, Eq)]
 struct TaskStat {
     name: String,
+    parent: u32,
     nice: i8,
     start_ticks: u64,
     has_terminal: bool,
@@ -120,20 +151,22 @@ impl TaskStat {
         let stat = String::from_utf8_lossy(stat);
         let (before, after) = stat.rsplit_once(") ")?;
         let (_, name) = before.split_once('(')?;
-        // The first field after the name is number 3 in proc_pid_stat(5), the terminal is 7, nice 19 and the start 22.
+        // The first field after the name is number 3 in proc_pid_stat(5), the parent is 4, the terminal 7, nice 19, the
+        // start 22.
         let mut fields = after.split(' ');
-        let has_terminal = fields.nth(4)? != "0";
+        let parent = fields.nth(1)?.parse().ok()?;
+        let has_terminal = fields.nth(2)? != "0";
         let nice = fields.nth(11)?.parse().ok()?;
         let start_ticks = fields.nth(2)?.parse().ok()?;
-        Some(TaskStat { name: name.into(), nice, start_ticks, has_terminal })
+        Some(TaskStat { name: name.into(), parent, nice, start_ticks, has_terminal })
     }
 }
 
-/// `Uid:` and the user ids: real, effective, saved, and for file systems.
-fn parse_effective_uid(status: &[u8]) -> Option<u32> {
+/// The number at `index` in the line of `key`.
+fn parse_status(status: &[u8], key: &str, index: usize) -> Option<u32> {
     let status = String::from_utf8_lossy(status);
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    uids.split_whitespace().nth(1)?.parse().ok()
+    let numbers = status.lines().find_map(|line| line.strip_prefix(key))?;
+    numbers.split_whitespace().nth(index)?.parse().ok()
 }
 
 /// `0::/system.slice/db.service`: the hierarchy of version 2. Empty if there is none.
@@ -176,6 +209,7 @@ mod tests {
         assert_eq!(task.facts.title, own.facts.title, "a process has one title");
         assert_ne!(task.facts.thread, own.facts.thread);
         assert!(task.start_ticks >= own.start_ticks && own.start_ticks > 0);
+        assert_eq!([task.process, own.process], [std::process::id(); 2]);
         assert_eq!(read_task(id).expect("it runs"), task);
         drop(end);
         thread.join().expect("no panic");
@@ -192,10 +226,14 @@ mod tests {
         let mut child =
             Command::new("sleep").arg0("postgres: checkpointer ").arg("60").spawn().expect("a child");
         let read = facts_of(&child);
+        let origin = read_task_origin(child.id()).expect("it runs");
+        assert_eq!(origin.parent, std::process::id());
+        assert_eq!(origin.start_ticks, read_task(child.id()).expect("it runs").start_ticks);
         child.kill().and_then(|()| child.wait()).expect("a child of ours");
         assert_eq!((read.title.as_str(), read.thread.as_str()), ("postgres: checkpointer  60", "sleep"));
         assert!(matches!(read_task(child.id()), Err(TaskReadError::Gone)));
         assert!(matches!(read_task(0), Err(TaskReadError::Gone)));
+        assert!(is_task(gettid().as_raw_pid() as u32) && !is_task(child.id()));
     }
 
     #[test]
@@ -227,15 +265,16 @@ mod tests {
     #[test]
     fn any_name_may_stand_in_stat() {
         let stat = b"708 (a) S (b) S 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 -5 20 21 4711 23\n";
-        let expected = TaskStat { name: "a) S (b".into(), nice: -5, start_ticks: 4711, has_terminal: true };
+        let expected =
+            TaskStat { name: "a) S (b".into(), parent: 4, nice: -5, start_ticks: 4711, has_terminal: true };
         assert_eq!(TaskStat::parse(stat), Some(expected));
         assert_eq!(TaskStat::parse(b"708 (a) S 1"), None);
     }
 
     #[test]
     fn effective_user_and_second_version_of_cgroups_count() {
-        assert_eq!(parse_effective_uid(b"Name:\tUid:\nUid:\t1\t2\t3\t4\n"), Some(2));
-        assert_eq!(parse_effective_uid(b"Name:\ta\n"), None);
+        assert_eq!(parse_status(b"Name:\tUid:\nUid:\t1\t2\t3\t4\n", "Uid:", 1), Some(2));
+        assert_eq!(parse_status(b"Name:\ta\n", "Uid:", 1), None);
         assert_eq!(parse_cgroup(b"1:cpu:/old\n0::/system.slice/db.service\n"), "/system.slice/db.service");
         assert_eq!(parse_cgroup(b"1:cpu:/old\n"), "");
     }

@@ -8,8 +8,11 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
 /// What the buffer is for. It prints as the word that a user gives.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum BufferPolicy {
+    /// `none`: all data goes through the buffer, except large sequential writes.
+    #[default]
+    Streams,
     /// `all`: all data goes through the buffer.
     All,
     /// `sync`: whole pages bypass the buffer until a sync needs them.
@@ -39,7 +42,7 @@ pub struct CriticalPath(String);
 impl BufferPolicy {
     /// Whether whole pages bypass the buffer until a critical sync needs them.
     pub fn whole_pages_bypass_buffer(&self) -> bool {
-        *self != BufferPolicy::All
+        !matches!(self, BufferPolicy::Streams | BufferPolicy::All)
     }
 
     /// Which background operations are treated as critical while a critical one waits for them.
@@ -54,7 +57,7 @@ impl BufferPolicy {
     /// have two rules about tags.
     pub fn rules_in_force(&self, rules: RuleSet) -> RuleSet {
         match self {
-            BufferPolicy::All | BufferPolicy::Sync => RuleSet::default(),
+            BufferPolicy::Streams | BufferPolicy::All | BufferPolicy::Sync => RuleSet::default(),
             BufferPolicy::File(CriticalPath(path)) => {
                 let path = RulePattern::at_or_below(path).expect("checked when it was parsed");
                 RuleSet::of(vec![
@@ -84,13 +87,15 @@ impl FromStr for BufferPolicy {
             return Ok(BufferPolicy::File(CriticalPath(path.into())));
         }
         match text {
+            "none" => Ok(BufferPolicy::Streams),
             "all" => Ok(BufferPolicy::All),
             "sync" => Ok(BufferPolicy::Sync),
             "critical" => Ok(BufferPolicy::Critical(LendingLevel::None)),
             "critical+process" => Ok(BufferPolicy::Critical(LendingLevel::Admission)),
             "critical+process+io" => Ok(BufferPolicy::Critical(LendingLevel::AdmissionAndSync)),
             _ => {
-                Err("expected all, sync, file=PATH, critical, critical+process or critical+process+io".into())
+                Err("expected none, all, sync, file=PATH, critical, critical+process or critical+process+io"
+                    .into())
             }
         }
     }
@@ -99,6 +104,7 @@ impl FromStr for BufferPolicy {
 impl Display for BufferPolicy {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
+            BufferPolicy::Streams => f.write_str("none"),
             BufferPolicy::All => f.write_str("all"),
             BufferPolicy::Sync => f.write_str("sync"),
             BufferPolicy::File(CriticalPath(path)) => write!(f, "file={path}"),
@@ -119,7 +125,8 @@ mod tests {
 
     #[test]
     fn a_policy_prints_as_its_word() {
-        let words = ["all", "sync", "file=/a b/*", "critical", "critical+process", "critical+process+io"];
+        let words =
+            ["none", "all", "sync", "file=/a b/*", "critical", "critical+process", "critical+process+io"];
         words.iter().for_each(|word| assert_eq!(parse(word).to_string(), *word));
     }
 
@@ -137,6 +144,7 @@ mod tests {
             let policy = parse(word);
             (policy.whole_pages_bypass_buffer(), policy.lending_level())
         };
+        assert_eq!(of("none"), (false, LendingLevel::None));
         assert_eq!(of("all"), (false, LendingLevel::None));
         assert_eq!(of("sync"), (true, LendingLevel::None));
         assert_eq!(of("file=/a"), (true, LendingLevel::None));

@@ -29,6 +29,11 @@ pub(crate) enum TaskCondition {
 }
 
 impl TaskCondition {
+    /// Whether this is the condition that a task has this class as its tag.
+    pub(crate) fn is_tag(&self, class: RequestClass) -> bool {
+        matches!(self, TaskCondition::Tag(pattern) if pattern.matches(class.name().as_bytes()))
+    }
+
     fn holds_for(&self, facts: &TaskFacts) -> bool {
         match self {
             TaskCondition::Title(pattern) => pattern.matches(facts.title.as_bytes()),

@@ -21,6 +21,11 @@ impl RequestClass {
             RequestClass::Background => "background",
         }
     }
+
+    /// The class for which rules have this word.
+    pub fn named(word: &str) -> Option<RequestClass> {
+        [RequestClass::Critical, RequestClass::Background].into_iter().find(|class| class.name() == word)
+    }
 }
 
 /// Where a request comes from, and what it asks for.

@@ -53,14 +53,10 @@ fn parse_line(line: usize, text: &str) -> Result<Option<ClassRule>, Vec<String>>
     let words = split_words(text).map_err(|problem| vec![problem])?;
     let Some((class, conditions)) = words.split_first() else { return Ok(None) };
     let mut problems = Vec::new();
-    let class = match class.as_str() {
-        "critical" => RequestClass::Critical,
-        "background" => RequestClass::Background,
-        _ => {
-            problems.push(format!("expected `critical` or `background`, not `{class}`"));
-            RequestClass::Critical
-        }
-    };
+    let class = RequestClass::named(class).unwrap_or_else(|| {
+        problems.push(format!("expected `critical` or `background`, not `{class}`"));
+        RequestClass::Critical
+    });
     let mut rule = ClassRule { line, class, task: Vec::new(), file: None, share_percent: None };
     for word in conditions {
         if let Err(problem) = rule.add(word) {

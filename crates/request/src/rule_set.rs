@@ -88,6 +88,12 @@ impl RuleSet {
         mask_of(&self.rules, |rule| !rule.is_about_tasks())
     }
 
+    /// The rules that hold for every task with this class as its tag. They have no condition about tasks, or
+    /// only that one.
+    pub fn tagged_task_mask(&self, class: RequestClass) -> RuleMask {
+        mask_of(&self.rules, |rule| rule.task.iter().all(|condition| condition.is_tag(class)))
+    }
+
     /// The rules whose condition about files holds for `path`, which begins with `/` at the mount's root.
     pub fn file_mask(&self, path: &[u8]) -> RuleMask {
         mask_of(&self.rules, |rule| rule.holds_for_file(path))
@@ -196,6 +202,16 @@ mod tests {
         assert_eq!(rules.unnamed_file_mask(), RuleMask(0b101));
         let log = rules.file_mask(b"/log");
         assert_eq!(rules.decide(rules.unknown_task_mask(), log), (1, RequestClass::Background));
+    }
+
+    #[test]
+    fn a_tag_alone_decides_under_rules_with_tags() {
+        let rules = parse("background title=tar\ncritical file=/log").with_tags();
+        let decided = |class| rules.decide(rules.tagged_task_mask(class), rules.file_mask(b"/log"));
+        assert_eq!(decided(RequestClass::Critical), (0, RequestClass::Critical));
+        assert_eq!(decided(RequestClass::Background), (1, RequestClass::Background));
+        let without_tags = parse("background title=tar\ncritical file=/log");
+        assert_eq!(without_tags.tagged_task_mask(RequestClass::Background), without_tags.unknown_task_mask());
     }
 
     #[test]

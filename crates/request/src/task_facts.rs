@@ -13,6 +13,7 @@ pub struct TaskFacts {
     pub uid: u32,
     /// The nice value, from -20 to 19.
     pub nice: i8,
-    /// `WEIR_TAG` of the environment with which its process began; empty if it has none.
+    /// The class that `weir class --pid` assigned, else `WEIR_TAG` of the environment with which its process began;
+    /// empty if it has none.
     pub tag: String,
 }

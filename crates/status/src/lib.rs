@@ -510,8 +510,8 @@ pub struct WaitReport {
     /// What the request waited for: `buffer-space`, `dirty-memory`, `store-space`, `earlier-request`, `stored-page`, `commit`
     /// or `write-back`; `weir why --help` explains them.
     pub waits_for: String,
-    /// A critical thread that waited in the kernel for this request, so that the request was lent priority; null if
-    /// nothing was lent.
+    /// A critical thread that waited in the kernel for this request, so that the request was lent priority; 0 if
+    /// weir may not see which one, null if nothing was lent.
     pub lent_for: Option<u32>,
     /// The title of that thread's process.
     pub lent_for_title: Option<String>,

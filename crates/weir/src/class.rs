@@ -1,13 +1,44 @@
-//! `weir class`: runs a program in place of this one, tagged with a class.
+//! `weir class`: runs a program in place of this one, tagged with a class, or assigns a class to a running process.
 
 use crate::cli::ClassArgs;
+use crate::control_client::WeirMount;
 use crate::error::WeirError;
+use request::RequestClass;
+use serde_json::json;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+pub(crate) fn run(args: &ClassArgs) -> Result<(), WeirError> {
+    match args.pid {
+        Some(pid) => assign(args, pid),
+        None => Err(exec(args)),
+    }
+}
+
 /// Becomes the program. Returns only if that fails.
-pub(crate) fn run(args: &ClassArgs) -> WeirError {
+fn exec(args: &ClassArgs) -> WeirError {
     let (program, arguments) = args.command.split_first().expect("clap asks for a command");
-    let source = Command::new(program).args(arguments).env(host::TAG_VARIABLE, args.class.name()).exec();
-    WeirError::Run { program: program.into(), source }
+    let mut command = Command::new(program);
+    command.args(arguments);
+    match args.class.class() {
+        Some(class) => command.env(host::TAG_VARIABLE, class.name()),
+        None => command.env_remove(host::TAG_VARIABLE),
+    };
+    WeirError::Run { program: program.into(), source: command.exec() }
+}
+
+/// Asks the daemons of all mounts, and returns the first error.
+fn assign(args: &ClassArgs, pid: u32) -> Result<(), WeirError> {
+    let mounts = if args.dirs.is_empty() {
+        WeirMount::all_of_user()?
+    } else {
+        args.dirs.iter().map(|dir| WeirMount::at(dir)).collect::<Result<_, _>>()?
+    };
+    if mounts.is_empty() {
+        return Err(WeirError::NothingMounted);
+    }
+    let class = args.class.class().map(RequestClass::name);
+    let request = json!({ "operation": "class", "pid": pid, "class": class });
+    let replies: Vec<_> = mounts.iter().map(|mount| mount.connect()?.ask(&request)).collect();
+    replies.into_iter().try_for_each(|reply| reply.map(drop))
 }

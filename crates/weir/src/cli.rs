@@ -1,7 +1,7 @@
 //! The command line. The parser, the help texts and the man pages all come from these types.
 
 use crate::byte_size::ByteSize;
-use crate::option_values::{CLASSES, DATA_MODES, FETCH_MODES, KERNEL_CACHE_POLICIES, one_of, word_of};
+use crate::option_values::{DATA_MODES, FETCH_MODES, KERNEL_CACHE_POLICIES, one_of, word_of};
 use cache::{CacheSettings, FetchMode};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fuse::KernelCachePolicy;
@@ -245,16 +245,16 @@ pub(crate) struct TuningArgs {
 /// For which requests the buffer is.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyArgs {
-    /// For which requests the buffer is, until the unmount: all, sync, file=PATH, critical, critical+process or
-    /// critical+process+io [default: all, but large sequential writes bypass the buffer]
+    /// For which requests the buffer is, until the unmount: none, all, sync, file=PATH, critical,
+    /// critical+process or critical+process+io [default: none]
     ///
-    /// all: all data goes through the buffer. sync: whole pages bypass it until a program syncs their file.
-    /// file=PATH: as sync, but nobody waits for anything else than the file PATH, or the files below it; PATH
-    /// begins with / at the mount's root. critical: as sync, but nobody waits for what `weir class` or --rules
-    /// call background: its pages bypass the buffer even when it syncs, and it leaves space to others.
-    /// critical+process: and a background write goes first while something critical waits for the same file or
-    /// directory in the kernel. critical+process+io: and so does a background sync. With `--data journal`
-    /// nothing bypasses the buffer.
+    /// none: all data goes through the buffer, but large sequential writes bypass it. all: all data goes through
+    /// it. sync: whole pages bypass it until a program syncs their file. file=PATH: as sync, but nobody waits for
+    /// anything else than the file PATH, or the files below it; PATH begins with / at the mount's root. critical:
+    /// as sync, but nobody waits for what `weir class` or --rules call background: its pages bypass the buffer
+    /// even when it syncs, and it leaves space to others. critical+process: and a background write goes first
+    /// while something critical waits for the same file or directory in the kernel. critical+process+io: and so
+    /// does a background sync. With `--data journal` nothing bypasses the buffer.
     #[arg(long, value_name = "POLICY")]
     pub(crate) policy: Option<BufferPolicy>,
     /// A file with rules for --policy critical: see `weir rules --help`
@@ -276,13 +276,14 @@ pub(crate) enum WakeUpArg {
 ///
 /// With --data, the store remembers the mode for later mounts. When the command returns, everything written
 /// before it is durable, and the new mode is in effect. If the command fails, the mode is unchanged. With
-/// --policy or --rules, the policy is in effect until the unmount.
+/// --policy or --rules, the policy is in effect until the unmount; `--policy none` ends it.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("setting").args(["data", "policy", "rules"]).required(true).multiple(true)))]
 #[command(after_help = "\
 Examples:
   weir tune /mnt/demo --data journal
-  weir tune /mnt/demo --policy critical --rules postgresql.rules")]
+  weir tune /mnt/demo --policy critical --rules postgresql.rules
+  weir tune /mnt/demo --policy none")]
 pub(crate) struct TuneArgs {
     /// The directory on which the store is mounted
     pub(crate) dir: PathBuf,
@@ -514,21 +515,64 @@ pub(crate) struct VolumeDeleteArgs {
     pub(crate) name: String,
 }
 
-/// Run a program as critical or as background, with all programs that it starts
+/// Make a program critical or background, with all programs that it starts
 ///
-/// Counts on mounts with `--policy critical`, before all rules. The program gets the variable WEIR_TAG in its
-/// environment, so `WEIR_TAG=background` in a systemd unit or a crontab has the same effect.
+/// The class counts on mounts with `--policy critical`, before all rules. Without --pid, weir runs COMMAND, and sets
+/// the variable WEIR_TAG in its environment. So `WEIR_TAG=background` in a systemd unit or a crontab has the
+/// same effect.
+///
+/// With --pid, a running process gets the class within a second. So do its threads, and the processes that it has
+/// started or starts later, as long as the processes between run, too. This class counts in place of WEIR_TAG.
+/// It ends with the process, with the mount, or with `weir class none --pid`. Only root and the user who
+/// mounted may do this.
+///
+/// A thread sets its own class, in place of all others and at once, with the extended attribute user.weir.class of any
+/// file of the mount that it may write: setxattr(FILE, "user.weir.class", "background", 10, 0). An empty value takes
+/// the class back.
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "weir class <CLASS> -- <COMMAND>...\n       weir class <CLASS> --pid <PID> [DIR]..."
+)]
 #[command(after_help = "\
 Examples:
-  weir class background -- tar -cf /backup/db.tar /mnt/db")]
+  weir class background -- tar -cf /backup/db.tar /mnt/db
+  weir class background --pid 708
+  weir class none --pid 708 /mnt/db")]
 pub(crate) struct ClassArgs {
     /// The class
-    #[arg(value_parser = one_of(CLASSES), value_name = "CLASS")]
-    pub(crate) class: RequestClass,
+    #[arg(value_enum, value_name = "CLASS")]
+    pub(crate) class: ClassArg,
+    /// The id of a running process, or of one thread (`ps -eLo lwp,comm,args`)
+    #[arg(long)]
+    pub(crate) pid: Option<u32>,
+    /// The directories on which stores are mounted [default: all mounts of this user; for root, all]
+    #[arg(value_name = "DIR", requires = "pid")]
+    pub(crate) dirs: Vec<PathBuf>,
     /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "COMMAND")]
+    #[arg(required_unless_present = "pid", conflicts_with = "pid", last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// The class of a program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ClassArg {
+    /// Somebody waits for it
+    Critical,
+    /// Nobody waits for it
+    Background,
+    /// The rules decide
+    None,
+}
+
+impl ClassArg {
+    /// The class, unless the rules decide.
+    pub(crate) fn class(self) -> Option<RequestClass> {
+        match self {
+            ClassArg::Critical => Some(RequestClass::Critical),
+            ClassArg::Background => Some(RequestClass::Background),
+            ClassArg::None => None,
+        }
+    }
 }
 
 /// Check, try or suggest rules, which say for which programs and files the buffer is
@@ -544,7 +588,8 @@ Conditions:
   cgroup=PATTERN  the cgroup of the thread, or one above it
   uid=N           the number of the user
   nice=N..M       the nice value: from N to M, or N alone
-  tag=PATTERN     WEIR_TAG in the environment with which the process began: see `weir class`
+  tag=PATTERN     WEIR_TAG in the environment with which the process began, or the class by
+                  `weir class --pid`
   file=PATTERN    the path of the file, which begins with / at the mount's root
 
 A critical rule may have `share=N%`: while its requests fill more than that part of the buffer, they

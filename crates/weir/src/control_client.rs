@@ -65,6 +65,13 @@ impl WeirMount {
             .ok_or_else(|| WeirError::NotMounted { dir: path.into() })
     }
 
+    /// All mounts that the user may control.
+    pub(crate) fn all_of_user() -> Result<Vec<WeirMount>, WeirError> {
+        let mounts = MountTable::read().map_err(|source| WeirError::Host { path: "/".into(), source })?;
+        let mounts = mounts.iter().filter_map(WeirMount::of);
+        Ok(mounts.filter(|mount| mount.ensure_may_control().is_ok()).collect())
+    }
+
     /// The mount in a line of the mount table, if it is a mount of weir.
     pub(crate) fn of(mount: &MountEntry) -> Option<WeirMount> {
         let owner = mount.owner.filter(|_| mount.fs_type == FS_TYPE)?;
@@ -189,7 +196,7 @@ impl ControlClient {
     /// Sends a request, and waits for the reply.
     pub(crate) fn ask(&mut self, request: &Value) -> Result<Value, WeirError> {
         let patience = match request["operation"].as_str() {
-            Some("status" | "space" | "why" | "volume_list") => ANSWER_WAIT,
+            Some("status" | "space" | "why" | "volume_list" | "class") => ANSWER_WAIT,
             _ => WORK_WAIT,
         };
         self.send_request(request)?;

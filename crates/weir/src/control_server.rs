@@ -13,6 +13,7 @@ use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
 use crate::mounted_store::{MountedStore, RequestRefusal, ScrubFrom};
 use host::socket_peer;
+use request::RequestClass;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::geteuid;
 use serde::Serialize;
@@ -192,6 +193,7 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
                 mounted.set_policy(policy.as_str().unwrap_or_default(), rules.as_str().unwrap_or_default());
             reply_or_error(changed.map(|()| json!({})))
         }
+        Some("class") => set_class(&request, mounted),
         Some("volume_delete") => reply_or_error(mounted.delete_volume(name).map(|()| json!({}))),
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
     }
@@ -204,6 +206,18 @@ fn with_bytes(request: &Value, work: impl FnOnce(Option<u64>) -> Result<Value, R
         return json!({ "error": "bytes: a number" });
     }
     reply_or_error(work(bytes.as_u64()))
+}
+
+fn set_class(request: &Value, mounted: &MountedStore) -> Value {
+    let class = &request["class"];
+    let Some(pid) = request["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()) else {
+        return json!({ "error": "pid: the id of a process or thread" });
+    };
+    let named = class.as_str().and_then(RequestClass::named);
+    if named.is_none() && !class.is_null() {
+        return json!({ "error": "class: critical, background or null" });
+    }
+    reply_or_error(mounted.set_class(pid, named).map(|()| json!({})))
 }
 
 fn to_json(report: &impl Serialize) -> Value {

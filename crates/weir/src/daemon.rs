@@ -52,7 +52,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
     let front = FrontEndConfig::of(&args.tuning);
     let policy = &args.tuning.policy;
-    let choice = PolicyChoice::of_options(policy.policy.as_ref(), policy.rules.as_deref())?;
+    let choice =
+        PolicyChoice::of_options(policy.policy.as_ref(), policy.rules.as_deref())?.unwrap_or_default();
     let mut settings = settings(&args.tuning, front.threads)?;
     let mut media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
     // The store remembers the interval for later mounts.

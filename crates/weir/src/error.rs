@@ -115,6 +115,8 @@ pub(crate) enum WeirError {
     DaemonDied { status: String },
     #[error("{}: no weir store is mounted here", dir.display())]
     NotMounted { dir: PathBuf },
+    #[error("no weir store is mounted that this user may control")]
+    NothingMounted,
     #[error("{}: the daemon does not answer: {source}", dir.display())]
     NoAnswer { dir: PathBuf, source: io::Error },
     #[error("{}: does not answer: the daemon has ended, because it was killed or crashed, and left a dead mount", dir.display())]
@@ -400,7 +402,7 @@ impl WeirError {
             | WeirError::MountFailed { .. } => return self.help_about_mounting(),
             WeirError::Spawn { .. } => "try `weir mount --foreground`".into(),
             WeirError::DaemonDied { .. } => "run it with `--foreground` to see its messages".into(),
-            WeirError::NotMounted { .. } => "see what is mounted with `findmnt -t fuse.weir`".into(),
+            WeirError::NotMounted { .. } | WeirError::NothingMounted => "see what is mounted with `findmnt -t fuse.weir`".into(),
             WeirError::NoAnswer { .. }
             | WeirError::InUse { .. }
             | WeirError::DaemonGone { .. }

@@ -1,13 +1,14 @@
 //! Lends the priority of critical tasks to background tasks that they wait for in the kernel.
 //!
 //! The thread sleeps until a background request is under way for [`OVERDUE`]. Then it looks, again and again, for
-//! which locks critical tasks wait. It lends to what waits at that moment, so there is nothing to take back.
+//! which locks critical tasks wait. It lends to what waits at that moment, so there is nothing to take back. Without the
+//! permission to read the waits of a task it guesses from the files that critical tasks used lately.
 
-use crate::lending_plan::{TaskWaits, loans_for};
+use crate::lending_plan::{TaskWaits, loans_for, loans_to_suspects};
 use crate::mount_point::device_of;
 use cache::{Cache, TaskLoan};
 use fs::{Fs, Ino};
-use fuse::{BackgroundRequests, RequestClasses, TaskCursor};
+use fuse::{BackgroundRequests, LockedInodes, RequestClasses, TaskCursor};
 use host::{MountTable, OpenInode, TaskReadError, TaskWait, TaskWaitReader};
 use request::LendingLevel;
 use rustix::time::{ClockId, clock_gettime};
@@ -22,6 +23,10 @@ use weir_status::LendingReport;
 
 /// A background request that takes longer may hold up others. Also the shortest pause between two looks.
 const OVERDUE: Duration = Duration::from_millis(2);
+
+/// A background request that takes longer may hold up a critical task whose waits cannot be read. Most requests that
+/// wait for a disk are shorter.
+const SUSPICIOUS: Duration = Duration::from_millis(20);
 
 /// Looks take at most one part in so many of the time of a processor.
 const PROCESSOR_PART: u32 = 100;
@@ -129,7 +134,13 @@ impl Lender {
         }
         self.counters.looks.fetch_add(1, Ordering::Relaxed);
         let critical = self.classes.recent_critical_tasks(&mut self.cursor, CRITICAL_TASKS_MAX);
-        loans_for(&critical, &overdue, &mut self.waits)
+        let mut loans = loans_for(&critical, &overdue, &mut self.waits);
+        if self.waits.was_refused {
+            let latest = Instant::now() - SUSPICIOUS;
+            let are_used = |locks: &LockedInodes| self.requests.are_used_by_critical(locks);
+            loans.extend(loans_to_suspects(&overdue, latest, are_used));
+        }
+        loans
     }
 }
 
@@ -168,7 +179,8 @@ struct MountWaits {
     /// Whether a mount, by its id, is of this file system.
     known_mounts: HashMap<u64, bool>,
     known_since: Instant,
-    has_told: bool,
+    /// Whether a task could not be read for lack of permission.
+    was_refused: bool,
 }
 
 impl MountWaits {
@@ -181,7 +193,7 @@ impl MountWaits {
             device: None,
             known_mounts: HashMap::new(),
             known_since: Instant::now(),
-            has_told: false,
+            was_refused: false,
         }
     }
 
@@ -210,11 +222,11 @@ impl MountWaits {
         self.device
     }
 
-    fn tell_once(&mut self) {
-        if !std::mem::replace(&mut self.has_told, true) {
+    fn note_refusal(&mut self) {
+        if !std::mem::replace(&mut self.was_refused, true) {
             tracing::warn!(
-                "{}: nothing is lent to background programs that others wait for: weir may not read in /proc what programs \
-                 wait for; run it as root, or with CAP_SYS_PTRACE",
+                "{}: weir may not read in /proc for what programs wait, so it lends to all slow background \
+                 requests for files that critical programs used lately; run it as root, or with CAP_SYS_PTRACE",
                 self.dir.display()
             );
         }
@@ -231,7 +243,7 @@ impl TaskWaits for MountWaits {
             Ok(TaskWait::FileLock(locked)) if !self.is_ours(task, locked) => TaskWait::Other,
             Ok(wait) => wait,
             Err(TaskReadError::NotPermitted) => {
-                self.tell_once();
+                self.note_refusal();
                 TaskWait::Other
             }
             Err(_) => TaskWait::Other,

@@ -6,9 +6,10 @@
 
 use cache::TaskLoan;
 use fs::Ino;
-use fuse::BackgroundRequest;
+use fuse::{BackgroundRequest, LockedInodes};
 use host::TaskWait;
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::time::Instant;
 
 /// The most tasks that one plan looks at.
 const LOOKS_MAX: usize = 256;
@@ -78,6 +79,19 @@ pub(crate) fn loans_for(
     lent_for.into_iter().map(|(to, lent_for)| TaskLoan { to, lent_for }).collect()
 }
 
+/// Loans to the tasks with requests since `latest` or longer, on files that critical tasks use. A guess, for critical tasks
+/// whose waits cannot be read.
+pub(crate) fn loans_to_suspects(
+    requests: &[BackgroundRequest],
+    latest: Instant,
+    are_used_by_critical: impl Fn(&LockedInodes) -> bool,
+) -> Vec<TaskLoan> {
+    let may_block =
+        |request: &&BackgroundRequest| request.since <= latest && are_used_by_critical(&request.locks);
+    let tasks: BTreeSet<u32> = requests.iter().filter(may_block).map(|request| request.task).collect();
+    tasks.into_iter().map(|to| TaskLoan { to, lent_for: 0 }).collect()
+}
+
 /// Whether a wait of a task that makes critical requests is for one.
 fn is_critical(task: u32, wait: &TaskWait, waits: &impl TaskWaits) -> bool {
     match wait {
@@ -95,10 +109,9 @@ fn tasks_of(requests: &[BackgroundRequest], is_wanted: impl Fn(&BackgroundReques
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fuse::LockedInodes;
     use host::OpenInode;
     use std::collections::HashMap;
-    use std::time::Instant;
+    use std::time::Duration;
 
     fn open(inode: u64) -> OpenInode {
         OpenInode { inode, mount_id: 1 }
@@ -218,6 +231,16 @@ mod tests {
     fn tasks_that_wait_for_each_other_end_the_search() {
         let mut model = model(&[(1, on_lock(1)), (2, on_lock(2))], &[(1, &[2]), (2, &[1, 2])]);
         assert!(plan(&[1, 2], &[request(11, 1)], &mut model).is_empty());
+    }
+
+    #[test]
+    fn long_requests_on_files_of_critical_tasks_may_block() {
+        let latest = Instant::now();
+        let short = BackgroundRequest { since: latest + Duration::from_millis(1), ..request(13, 3) };
+        let long = |request| BackgroundRequest { since: latest, ..request };
+        let requests = [long(request(11, 3)), long(request(12, 4)), short, long(name_change(14, 5, Some(3)))];
+        let loans = loans_to_suspects(&requests, latest, |locks| locks.has(Ino(3)));
+        assert_eq!(loans.iter().map(|loan| loan.to).collect::<Vec<_>>(), [11, 14]);
     }
 
     #[test]

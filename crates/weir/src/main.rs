@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod assigned_classes;
 mod blank_check;
 mod byte_size;
 mod check;
@@ -142,7 +143,7 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::Grow(args) => grow::run(&args).map(done),
         WeirCommand::Tune(args) => tune(&args).map(done),
         WeirCommand::Rules(args) => rules::run(&args.command),
-        WeirCommand::Class(args) => Err(class::run(&args)),
+        WeirCommand::Class(args) => class::run(&args).map(done),
         WeirCommand::Order(args) => match args.arguments[0] {},
         WeirCommand::Volume(args) => volume::run(&args.command).map(done),
         WeirCommand::Trace(args) => Err(trace::run(&args)),

@@ -1,6 +1,7 @@
 //! A mounted store: what its clients can ask for, except its [status](crate::status_report).
 
 use crate::epoch_keeper::{self, EpochKeeper};
+use crate::error::WeirError;
 use crate::log_files;
 use crate::pm_qos::PmQos;
 use crate::storage_stack::StorageStack;
@@ -11,7 +12,7 @@ use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
 use fuse::RequestLatencies;
 use host::{DiskAccess, SystemClock};
-use request::RuleSet;
+use request::{RequestClass, RuleSet};
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -217,6 +218,14 @@ impl MountedStore {
         let policy = policy.parse().map_err(|why: String| RequestRefusal::new(&why, None))?;
         let rules = RuleSet::parse(rules).map_err(|errors| RequestRefusal::new(&errors[0], None))?;
         self.policy.set_choice(PolicyChoice { policy, rules }, || self.sync())
+    }
+
+    /// Assigns a class to a running process or thread, or withdraws it.
+    pub(crate) fn set_class(&self, id: u32, class: Option<RequestClass>) -> Result<(), RequestRefusal> {
+        self.policy.assigned_classes().assign(id, class).map_err(|source| {
+            let error = WeirError::Task { pid: id, source };
+            RequestRefusal::new(&error, error.help())
+        })
     }
 
     /// Deletes a volume that is not mounted.

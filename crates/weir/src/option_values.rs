@@ -3,7 +3,6 @@
 use cache::FetchMode;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use fuse::KernelCachePolicy;
-use request::RequestClass;
 use store::DataMode;
 
 /// A value, its word, and its help.
@@ -39,12 +38,6 @@ pub(crate) const DATA_MODES: &[OptionValue<DataMode>] = &[
         DataMode::Journal.name(),
         "All data goes through the buffer. A crash never reorders anything; large sequential writes are written twice",
     ),
-];
-
-/// The classes of `weir class`.
-pub(crate) const CLASSES: &[OptionValue<RequestClass>] = &[
-    (RequestClass::Critical, "critical", "Somebody waits for it"),
-    (RequestClass::Background, "background", "Nobody waits for it"),
 ];
 
 /// Values of `--kernel-cache`.

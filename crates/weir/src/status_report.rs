@@ -7,7 +7,7 @@ use cache::{AppendCause, AppendedBytes};
 use device::BLOCK_BYTES;
 use fuse::{CLASSED_KINDS, LatencySummary};
 use host::{DeviceCall, MaxLatency};
-use request::{RequestClass, RequestKind};
+use request::{BufferPolicy, RequestClass, RequestKind};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use weir_status::{
@@ -217,7 +217,9 @@ impl MountedStore {
             dirty_age_max_ms: whole_millis(settings.dirty_age_max),
             data: in_force.data.name().into(),
             bypass_after_bytes: (bypass_after != u64::MAX).then_some(bypass_after),
-            policy: in_force.policy().map(ToString::to_string),
+            policy: Some(in_force.policy())
+                .filter(|&policy| *policy != BufferPolicy::Streams)
+                .map(ToString::to_string),
             threads: self.front.threads,
         }
     }

@@ -71,7 +71,10 @@ fn wait_lines(wait: &WaitReport) -> Vec<String> {
         add(&format!("{class}, by the rule: {}", escape_control_chars(rule)));
     }
     if let Some(task) = wait.lent_for {
-        let who = thread(task, wait.lent_for_title.as_deref());
+        let who = match task {
+            0 => "some critical thread, as far as weir may see".into(),
+            task => thread(task, wait.lent_for_title.as_deref()),
+        };
         add(&format!("lent priority, because it held up {who}"));
     }
     lines.iter().map(|line| cut_end(line)).collect()

@@ -1,11 +1,12 @@
 //! Which writes bypass the buffer, and for whom: the store's data mode, and the policy of this mount.
 
+use crate::assigned_classes::AssignedClasses;
 use crate::error::WeirError;
 use crate::lender::{LenderThread, LendingCounters, LendingMount};
 use crate::rules;
 use cache::{Cache, RuleShare};
 use fs::Fs;
-use fuse::{BackgroundRequests, RequestClasses};
+use fuse::{BackgroundRequests, FoundTask, RequestClasses};
 use request::{BufferPolicy, ClassRule, LendingLevel, RuleSet};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -16,7 +17,7 @@ use store::DataMode;
 use weir_status::{LendingReport, RuleShareReport};
 
 /// A policy, and the user's rules, which only the `critical` policies follow.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct PolicyChoice {
     pub(crate) policy: BufferPolicy,
     pub(crate) rules: RuleSet,
@@ -44,7 +45,7 @@ impl PolicyChoice {
     }
 }
 
-/// What a mount does without a policy: only streams bypass the buffer.
+/// What a mount does under the policy `none`: only streams bypass the buffer.
 pub(crate) struct StreamSettings {
     /// Bytes of sequential writes after which a file bypasses the buffer in data mode `ordered`.
     pub(crate) bypass_after: u64,
@@ -59,6 +60,7 @@ pub(crate) struct WritePolicy {
     /// Where the file system is, or will be, mounted.
     dir: PathBuf,
     classes: Arc<RequestClasses>,
+    assigned_classes: Arc<AssignedClasses>,
     lending: Arc<LendingCounters>,
     streams: StreamSettings,
     /// Held for a whole change, which may wait for devices.
@@ -70,7 +72,7 @@ pub(crate) struct WritePolicy {
 /// What is in force now.
 pub(crate) struct PolicyInForce {
     pub(crate) data: DataMode,
-    choice: Option<PolicyChoice>,
+    choice: PolicyChoice,
     rules: Arc<RuleSet>,
     rules_since: Instant,
     /// Ends the thread that keeps the rules of tasks and files when it is dropped.
@@ -79,9 +81,9 @@ pub(crate) struct PolicyInForce {
 }
 
 impl PolicyInForce {
-    /// The policy, if one was chosen.
-    pub(crate) fn policy(&self) -> Option<&BufferPolicy> {
-        self.choice.as_ref().map(|choice| &choice.policy)
+    /// The policy.
+    pub(crate) fn policy(&self) -> &BufferPolicy {
+        &self.choice.policy
     }
 
     /// The rule that decided about a request `age` ago, if the rules are still the same.
@@ -92,7 +94,7 @@ impl PolicyInForce {
 
     /// Whether no write bypasses the buffer.
     fn logs_everything(&self) -> bool {
-        self.data == DataMode::Journal || self.policy() == Some(&BufferPolicy::All)
+        self.data == DataMode::Journal || *self.policy() == BufferPolicy::All
     }
 }
 
@@ -103,11 +105,11 @@ impl WritePolicy {
         dir: PathBuf,
         streams: StreamSettings,
         data: DataMode,
-        choice: Option<PolicyChoice>,
+        choice: PolicyChoice,
     ) -> WritePolicy {
         let in_force = PolicyInForce {
             data,
-            choice: None,
+            choice: PolicyChoice::default(),
             rules: Arc::default(),
             rules_since: Instant::now(),
             _rule_keeper: None,
@@ -118,6 +120,7 @@ impl WritePolicy {
             fs,
             dir,
             classes: Arc::default(),
+            assigned_classes: Arc::default(),
             lending: Arc::default(),
             streams,
             changing: Mutex::default(),
@@ -130,6 +133,11 @@ impl WritePolicy {
     /// The rules in force, for the server.
     pub(crate) fn classes(&self) -> Arc<RequestClasses> {
         self.classes.clone()
+    }
+
+    /// The classes of running processes, which outlast a change of the policy.
+    pub(crate) fn assigned_classes(&self) -> &AssignedClasses {
+        &self.assigned_classes
     }
 
     /// What was lent.
@@ -176,24 +184,22 @@ impl WritePolicy {
         made
     }
 
-    /// Changes the policy. If no write bypasses the buffer any more, everything written before is durable on
-    /// return, or `make_durable` failed; the policy is in force then, too.
+    /// Changes the policy. Unless whole pages bypass the buffer from now on, everything written before is
+    /// durable on return, or `make_durable` failed; the policy is in force then, too.
     pub(crate) fn set_choice<E>(
         &self,
         choice: PolicyChoice,
         make_durable: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
         let _turn = self.begin_change();
-        self.apply(Some(choice));
-        let logs_everything = self.in_force().logs_everything();
-        if logs_everything { make_durable() } else { Ok(()) }
+        let whole_pages_bypass = choice.policy.whole_pages_bypass_buffer();
+        self.apply(choice);
+        if whole_pages_bypass && !self.in_force().logs_everything() { Ok(()) } else { make_durable() }
     }
 
-    fn apply(&self, choice: Option<PolicyChoice>) {
-        let rules = choice.as_ref().map(|choice| choice.policy.rules_in_force(choice.rules.clone()));
-        let rules = Arc::new(rules.unwrap_or_default());
-        let lending_level =
-            choice.as_ref().map_or(LendingLevel::None, |choice| choice.policy.lending_level());
+    fn apply(&self, choice: PolicyChoice) {
+        let rules = Arc::new(choice.policy.rules_in_force(choice.rules.clone()));
+        let lending_level = choice.policy.lending_level();
         // Masks of two rule sets must not meet.
         self.classes.clear();
         {
@@ -228,7 +234,14 @@ impl WritePolicy {
         let mut tasks = self.classes.set_rules(rules.clone(), background);
         let fs = self.fs.clone();
         let (keeper, stop) = channel();
-        let mut read_task = move |task| host::read_task(task).map(|found| rules.task_mask(&found.facts));
+        let assigned_classes = self.assigned_classes.clone();
+        let mut read_task = move |task| {
+            let mut found = host::read_task(task)?;
+            if let Some(class) = assigned_classes.class_of(task, &found) {
+                found.facts.tag = class.name().into();
+            }
+            Ok(FoundTask { rules: rules.task_mask(&found.facts), start_ticks: found.start_ticks })
+        };
         let keep = move || {
             let mut rest = Duration::ZERO;
             while stop.recv_timeout(rest) == Err(RecvTimeoutError::Timeout) {
@@ -255,7 +268,7 @@ impl WritePolicy {
     }
 
     fn set_cache(&self, in_force: &PolicyInForce) {
-        let follows_classes = in_force.policy().is_some_and(BufferPolicy::whole_pages_bypass_buffer);
+        let follows_classes = in_force.policy().whole_pages_bypass_buffer();
         let bypass_after = match follows_classes {
             _ if in_force.logs_everything() => u64::MAX,
             true => 0,

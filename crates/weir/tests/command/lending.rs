@@ -3,7 +3,7 @@
 use crate::common::{Mounted, PATIENCE, Sandbox, can_mount, succeeds, weir};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use weir_status::LendingReport;
@@ -14,6 +14,10 @@ const FILE_BYTES: usize = 16 << 20;
 /// Mounts with the policy `critical` and a rule for threads with the name `scribe`, and calls `test` with the
 /// mount and the options that let it lend.
 fn with_mount(test: impl FnOnce(&Mounted, &[&str])) {
+    with_mount_by(Sandbox::mount_with, test);
+}
+
+fn with_mount_by(mount: fn(&Sandbox, &[&str]) -> Mounted, test: impl FnOnce(&Mounted, &[&str])) {
     if !can_mount() {
         return;
     }
@@ -21,7 +25,7 @@ fn with_mount(test: impl FnOnce(&Mounted, &[&str])) {
     let rules = sandbox.path("rules");
     fs::write(&rules, "background thread=scribe\n").expect("a file");
     let rules = rules.to_str().expect("UTF-8");
-    let mounted = sandbox.mount_with(&["--policy", "critical", "--rules", rules]);
+    let mounted = mount(&sandbox, &["--policy", "critical", "--rules", rules]);
     fs::write(mounted.path("file"), vec![1; FILE_BYTES]).expect("space");
     fs::write(mounted.path("other"), vec![1; 64 << 10]).expect("space");
     test(&mounted, &["--policy", "critical+process+io", "--rules", rules]);
@@ -32,13 +36,15 @@ fn open(mounted: &Mounted, name: &str) -> File {
     File::options().write(true).open(mounted.path(name)).expect("a file")
 }
 
-/// Overwrites a file with whole pages, and syncs it.
-fn overwrite(file: &File) {
+/// Overwrites a file with whole pages, and syncs it. Returns the time of the sync.
+fn overwrite(file: &File) -> Duration {
     let bytes = vec![7; 1 << 20];
     for at in (0..FILE_BYTES).step_by(bytes.len()) {
         file.write_all_at(&bytes, at as u64).expect("space");
     }
+    let begun = Instant::now();
     file.sync_data().expect("a store that works");
+    begun.elapsed()
 }
 
 /// Repeats `background` in a background thread and `critical` in another one. Returns the report after
@@ -74,7 +80,9 @@ fn report_of(
 fn a_background_sync_that_blocks_a_critical_write_is_lent_to() {
     with_mount(|mounted, lending| {
         let file = open(mounted, "file");
-        let background = || overwrite(&file);
+        let background = || {
+            let _ = overwrite(&file);
+        };
         let critical = || {
             file.write_all_at(&[9; 8 << 10], 12 << 10).expect("space");
             thread::sleep(Duration::from_millis(2));
@@ -106,7 +114,7 @@ fn a_background_holder_of_a_file_lock_is_lent_to() {
         let [held, wanted] = [open(mounted, "lock"), open(mounted, "lock")];
         let background = || {
             held.lock().expect("a lock");
-            overwrite(&file);
+            let _ = overwrite(&file);
             held.unlock().expect("held");
         };
         let critical = || {
@@ -116,5 +124,32 @@ fn a_background_holder_of_a_file_lock_is_lent_to() {
         };
         let report = report_of(mounted, background, critical, |report| report.lent >= 3);
         assert!(report.lent >= 3, "{report:?}");
+    });
+}
+
+#[test]
+fn without_permission_files_of_critical_tasks_are_lent_for() {
+    with_mount_by(Sandbox::mount_without_ptrace, |mounted, lending| {
+        succeeds(weir().arg("tune").arg(mounted.dir()).args(lending));
+        let [file, other] = [open(mounted, "file"), open(mounted, "other")];
+        let slow_syncs = AtomicU32::new(0);
+        let background = || {
+            if overwrite(&file) > Duration::from_millis(50) {
+                slow_syncs.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let write_to = |file: &File| {
+            file.write_all_at(&[9; 8 << 10], 12 << 10).expect("space");
+            thread::sleep(Duration::from_millis(2));
+        };
+        let begun = Instant::now();
+        let is_reported = || mounted.messages().contains("CAP_SYS_PTRACE");
+        let is_enough = |_: &LendingReport| is_reported() && begun.elapsed() > Duration::from_secs(2);
+        let elsewhere = report_of(mounted, background, || write_to(&other), is_enough);
+        assert!(is_reported() && elsewhere.lent == 0, "{elsewhere:?}");
+        slow_syncs.store(0, Ordering::Relaxed);
+        let blocked = report_of(mounted, background, || write_to(&file), |report| report.lent >= 3);
+        // On a fast disk no sync takes long enough.
+        assert!(blocked.lent >= 3 || slow_syncs.into_inner() < 10, "{blocked:?}");
     });
 }

@@ -52,7 +52,8 @@ fn the_owner_of_the_files_may_look_and_sync_and_no_more() {
     let status = mounted.status();
     assert_eq!(status.lsns.applied, status.lsns.durable);
     succeeds(by(NOBODY, &program).arg("status").arg(mounted.dir()));
-    let refused = [&["volume", "clone"][..], &["volume", "delete"], &["scrub"]];
+    let refused =
+        [&["volume", "clone"][..], &["volume", "delete"], &["scrub"], &["class", "background", "--pid", "1"]];
     for command in refused {
         let mut command_line = by(NOBODY, &program);
         command_line.args(command).arg(mounted.dir());

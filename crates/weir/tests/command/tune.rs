@@ -2,7 +2,10 @@
 
 use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 const STREAM_BYTES: usize = 8 << 20;
 
@@ -111,6 +114,15 @@ fn a_policy_decides_whose_syncs_are_logged_and_changes_at_once() {
     assert_eq!(mounted.status().settings.policy.as_deref(), Some("critical"));
     assert!(is_sometimes(0, || logged_for(&mounted, "scribe")));
     assert!(bypassed() > before);
+    fs::write(mounted.path("unsynced"), [7; 64 << 10]).expect("a file");
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "none"]));
+    let status = mounted.status();
+    assert_eq!(status.settings.policy, None);
+    assert_eq!(status.lsns.applied, status.lsns.durable);
+    let before = bypassed();
+    assert_eq!(logged_for(&mounted, "scribe"), 0);
+    assert_eq!(bypassed(), before, "single pages do not bypass the buffer");
+    assert!(bypasses(&mounted, "stream"));
     mounted.unmount();
 }
 
@@ -165,6 +177,91 @@ fn a_program_is_what_weir_class_says() {
     assert!(is_sometimes(16, || logged_for("critical")));
     assert!(is_sometimes(0, || logged_for("background")));
     assert_says(&fails(weir().args(["class", "critical", "--", "/nothing/here"])), "/nothing/here");
+    mounted.unmount();
+}
+
+/// A shell that runs commands in a mount.
+struct Shell(Child);
+
+impl Shell {
+    fn in_mount(mounted: &Mounted) -> Shell {
+        let mut shell = Command::new("sh");
+        shell.current_dir(mounted.dir()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Shell(shell.spawn().expect("sh starts"))
+    }
+
+    fn run(&mut self, script: &str) {
+        writeln!(self.0.stdin.as_mut().expect("a pipe"), "{script}; echo").expect("it runs");
+        let mut done = [0];
+        self.0.stdout.as_mut().expect("a pipe").read_exact(&mut done).expect("it runs");
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+#[test]
+fn a_running_process_and_its_children_are_what_weir_class_says() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount_with(&["--policy", "critical"]);
+    let mut shell = Shell::in_mount(&mounted);
+    let pid = shell.0.id().to_string();
+    let mut logged_for = |class: &str, dir: &[&Path]| {
+        // Other mounts of this machine may be those of tests that kill daemons.
+        let told = weir().args(["class", class, "--pid", &pid]).args(dir).output().expect("weir starts");
+        assert!(dir.is_empty() || told.status.success(), "{told:?}");
+        let logged = || mounted.status().counters.pages_logged_late;
+        let before = logged();
+        // The child writes until the daemon has read about it.
+        let script = "for i in 1 2 3 4; do echo > a; sleep 0.1; done; exec dd if=/dev/zero of=b bs=64k count=1 conv=fsync";
+        shell.run(&format!("sh -c '{script}'"));
+        logged() - before
+    };
+    let dir = [mounted.dir()];
+    assert!(is_sometimes(0, || logged_for("background", &dir)));
+    assert!(is_sometimes(16, || logged_for("none", &dir)));
+    assert!(is_sometimes(0, || logged_for("background", &[])));
+    assert!(is_sometimes(16, || logged_for("critical", &dir)));
+    assert_says(
+        &fails(weir().args(["class", "background", "--pid", "4000000000"]).args(dir)),
+        "4000000000: there is no such process",
+    );
+    drop(shell);
+    mounted.unmount();
+}
+
+#[test]
+fn a_thread_is_what_it_says_from_its_next_request_on() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let set_class = |class: &str| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(mounted.dir(), "user.weir.class", class.as_bytes(), flags).expect("set");
+    };
+    let logged_after = |class: Option<&str>| {
+        let logged = || mounted.status().counters.pages_logged_late;
+        let before = logged();
+        let file = fs::File::create(mounted.path("file")).expect("a file");
+        class.into_iter().for_each(set_class);
+        file.write_all_at(&[7; 64 << 10], 0).expect("space");
+        file.sync_all().expect("a store that works");
+        logged() - before
+    };
+    set_class("background");
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "critical"]));
+    assert!(is_sometimes(0, || logged_after(None)), "the class was set before the policy");
+    assert!(is_sometimes(16, || logged_after(Some("critical"))));
+    assert!(is_sometimes(0, || logged_after(Some("background"))));
+    assert!(is_sometimes(16, || logged_after(Some(""))));
     mounted.unmount();
 }
 

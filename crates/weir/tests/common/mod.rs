@@ -93,7 +93,17 @@ impl Sandbox {
 
     /// Mounts the store. The daemon's messages go to `messages`.
     pub(crate) fn mount_saying_to(&self, messages: Stdio) -> Mounted {
-        Mounted::start_saying_to(&self.store(), &self.mount_point(), &[], messages, &self.path("daemon.log"))
+        let (store, dir, log) = (self.store(), self.mount_point(), self.path("daemon.log"));
+        Mounted::start_saying_to(weir(), &store, &dir, &[], messages, &log)
+    }
+
+    /// Mounts the store with a daemon without CAP_SYS_PTRACE.
+    pub(crate) fn mount_without_ptrace(&self, options: &[&str]) -> Mounted {
+        let log = self.path("daemon.log");
+        let messages = File::create(&log).expect("a log");
+        let mut program = Command::new("setpriv");
+        program.args(["--bounding-set", "-sys_ptrace", weir().get_program().to_str().expect("UTF-8")]);
+        Mounted::start_saying_to(program, &self.store(), &self.mount_point(), options, messages.into(), &log)
     }
 
     /// Mounts the store with more options.
@@ -113,11 +123,18 @@ impl Mounted {
     /// Mounts `store` on `dir` and returns when it is ready; the daemon's messages go to `log`.
     pub(crate) fn start(store: &Path, dir: &Path, options: &[&str], log: &Path) -> Mounted {
         let messages = File::create(log).expect("a log");
-        Mounted::start_saying_to(store, dir, options, messages.into(), log)
+        Mounted::start_saying_to(weir(), store, dir, options, messages.into(), log)
     }
 
-    fn start_saying_to(store: &Path, dir: &Path, options: &[&str], messages: Stdio, log: &Path) -> Mounted {
-        let daemon = weir()
+    fn start_saying_to(
+        mut program: Command,
+        store: &Path,
+        dir: &Path,
+        options: &[&str],
+        messages: Stdio,
+        log: &Path,
+    ) -> Mounted {
+        let daemon = program
             .args(["mount", "--foreground"])
             .args(options)
             .args([store, dir])

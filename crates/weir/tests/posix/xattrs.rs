@@ -124,6 +124,46 @@ fn every_error_of_attributes_has_its_errno() {
 }
 
 #[test]
+fn the_class_belongs_to_the_thread_and_to_no_file() {
+    const CLASS: &str = "user.weir.class";
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = open_to_all(&sandbox);
+    fs::write(mounted.path("f"), b"").expect("a file");
+    set(&mounted, "f", "user.a", b"of the file").expect("set");
+    assert_eq!(get(&mounted, "f", CLASS), Err(Errno::NODATA));
+    assert_eq!(removexattr(mounted.path("f"), CLASS), Err(Errno::NODATA));
+    set(&mounted, "f", CLASS, b"background").expect("set");
+    assert_eq!(get(&mounted, "", CLASS).expect("set"), b"background");
+    assert_eq!(getxattr_query(mounted.path("f"), CLASS), Ok(10));
+    assert_eq!(getxattr(mounted.path("f"), CLASS, &mut [0; 9][..]), Err(Errno::RANGE));
+    for wrong in [&b"urgent"[..], b"critical\0", b"\xff", &[b'a'; 300]] {
+        assert_eq!(set(&mounted, "f", CLASS, wrong), Err(Errno::INVAL));
+    }
+    assert_eq!(list(&mounted, "f"), BTreeSet::from(["user.a".into()]));
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            assert_eq!(get(&mounted, "f", CLASS), Err(Errno::NODATA), "another thread");
+            set(&mounted, "", CLASS, b"critical").expect("set");
+        });
+        other.join().expect("no panic");
+    });
+    assert_eq!(get(&mounted, "f", CLASS).expect("as it was"), b"background");
+    removexattr(mounted.path("f"), CLASS).expect("it was set");
+    assert_eq!(get(&mounted, "f", CLASS), Err(Errno::NODATA));
+    set(&mounted, "f", CLASS, b"critical").expect("set");
+    set(&mounted, "f", CLASS, b"").expect("taken back");
+    set(&mounted, "f", CLASS, b"").expect("nothing to take back");
+    assert_eq!(get(&mounted, "f", CLASS), Err(Errno::NODATA));
+    set(&mounted, "f", CLASS, b"critical").expect("set");
+    let mounted = crash(&sandbox, mounted);
+    assert_eq!(get(&mounted, "f", CLASS), Err(Errno::NODATA));
+    mounted.unmount();
+}
+
+#[test]
 fn users_need_the_rights_that_xattr_7_names() {
     if !can_mount() {
         return;
