@@ -133,10 +133,10 @@ fn a_rule_beyond_its_share_is_background() {
     }
     let sandbox = Sandbox::formatted();
     let rules = sandbox.path("rules");
-    fs::write(&rules, "critical share=1%\n").expect("a file");
+    fs::write(&rules, "critical share=10%\n").expect("a file");
     let mounted = sandbox.mount_with(&["--policy", "critical", "--rules", rules.to_str().expect("UTF-8")]);
     let share = || mounted.status().rule_shares.remove(0);
-    assert_eq!((share().rule.as_str(), share().is_beyond), ("critical share=1%", false));
+    assert_eq!((share().rule.as_str(), share().is_beyond), ("critical share=10%", false));
     assert!(is_sometimes(16, || logged_for(&mounted, "within its share")));
     // Parts of pages are always logged.
     let file = fs::File::create(mounted.path("parts")).expect("a file");
@@ -144,7 +144,7 @@ fn a_rule_beyond_its_share_is_background() {
     let beyond = share();
     assert!(beyond.is_beyond, "{beyond:?}");
     let said = succeeds(weir().arg("status").arg(mounted.dir())).stdout;
-    assert_says(&String::from_utf8_lossy(&said), "of 1%: critical share=1%");
+    assert_says(&String::from_utf8_lossy(&said), "of 10%: critical share=10%");
     assert!(is_sometimes(0, || logged_for(&mounted, "beyond its share")));
     // Writing the pages back lets their bytes go.
     succeeds(weir().args(["volume", "clone"]).arg(mounted.dir()).arg("stored"));
