@@ -1,7 +1,8 @@
 //! What a task does at a moment, as far as it tells whether somebody waits for the task.
 //!
 //! Nothing here asks the mounted file system, which may hang: a descriptor's mount and inode come from
-//! /proc/TASK/fdinfo.
+//! /proc/TASK/fdinfo. But the descriptors of a `poll` lie in the task's memory, whose lock is held by threads that wait
+//! for a mapped file.
 
 use crate::client_sockets::read_client_sockets;
 use crate::mount_table::MountTable;
@@ -42,7 +43,8 @@ impl TaskActivity {
     pub const COUNT: usize = TaskActivity::Other as usize + 1;
 }
 
-/// Reads what tasks do, with respect to one mounted file system. This takes the permission to trace a task.
+/// Reads what tasks do, with respect to one mounted file system. For tasks of other users this takes CAP_SYS_PTRACE and
+/// CAP_DAC_READ_SEARCH.
 #[derive(Debug)]
 pub struct TaskActivityReader {
     /// The major and minor number of the file system.
@@ -104,20 +106,21 @@ impl TaskActivityReader {
     /// What a task does at this moment.
     pub fn read(&mut self, task: u32) -> Result<TaskActivity, TaskReadError> {
         let Some(call) = self.calls.read(task)? else { return Ok(TaskActivity::Other) };
-        let waits_for_client = match call.number {
-            _ if is_epoll(call.number) => self.epoll_has_client(task, call.arguments[0]),
-            _ if is_poll(call.number) => self.poll_has_client(task, &call)?,
-            _ => {
-                for &(argument, activity) in transfers(call.number) {
-                    let found = self.activity_on(task, call.arguments[argument], activity)?;
-                    if found != TaskActivity::Other {
-                        return Ok(found);
-                    }
-                }
-                false
-            }
+        let waits_for_client = if is_epoll(call.number) {
+            self.epoll_has_client(task, call.arguments[0])
+        } else {
+            is_poll(call.number) && self.poll_has_client(task, &call)?
         };
-        Ok(if waits_for_client { TaskActivity::Client } else { TaskActivity::Other })
+        if waits_for_client {
+            return Ok(TaskActivity::Client);
+        }
+        for &(argument, on_mount) in transfers(call.number) {
+            let activity = self.activity_on(task, call.arguments[argument], on_mount)?;
+            if activity != TaskActivity::Other {
+                return Ok(activity);
+            }
+        }
+        Ok(TaskActivity::Other)
     }
 
     /// The number of the inode that a task syncs at this moment, on any mount; `None` if it syncs none.
@@ -136,11 +139,14 @@ impl TaskActivityReader {
         on_mount: TaskActivity,
     ) -> Result<TaskActivity, TaskReadError> {
         let Some(open) = read_open_inode(task, descriptor)? else { return Ok(TaskActivity::Other) };
-        Ok(match open.mount_id {
-            _ if self.is_client(open) => TaskActivity::Client,
-            id if id == self.socket_mount || id == self.pipe_mount => TaskActivity::Peer,
-            _ if self.is_on_mount(task, open) => on_mount,
-            _ => TaskActivity::Other,
+        Ok(if self.is_client(open) {
+            TaskActivity::Client
+        } else if [self.socket_mount, self.pipe_mount].contains(&open.mount_id) {
+            TaskActivity::Peer
+        } else if self.is_on_mount(task, open) {
+            on_mount
+        } else {
+            TaskActivity::Other
         })
     }
 
@@ -308,15 +314,15 @@ mod tests {
             read(accepted);
         };
         assert_seen(&mut reader, TaskActivity::Client, polls, || write(client));
-        let polls = || {
+        let waits = || {
             let events = epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll");
             let data = epoll::EventData::new_u64(0);
             epoll::add(&events, accepted, data, epoll::EventFlags::IN).expect("a socket");
-            epoll::wait(&events, &mut [epoll::Event { flags: epoll::EventFlags::IN, data }; 1][..], None)
+            epoll::wait(&events, &mut [epoll::Event { flags: epoll::EventFlags::IN, data }], None)
                 .expect("a byte");
             read(accepted);
         };
-        assert_seen(&mut reader, TaskActivity::Client, polls, || write(client));
+        assert_seen(&mut reader, TaskActivity::Client, waits, || write(client));
     }
 
     #[test]

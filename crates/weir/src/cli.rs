@@ -649,8 +649,8 @@ pub(crate) struct RulesTestArgs {
 /// words that end in a colon and the word after them, or the command up to its first argument that is no option;
 /// `*` stands for the rest.
 ///
-/// weir does not see io_uring and libaio, mappings, `select`, and programs that live for less than a second. It needs root or
-/// CAP_SYS_PTRACE to look at programs of other users.
+/// weir does not see io_uring and libaio, mappings, `select`, and programs that live for less than a second. To look
+/// at programs of other users, weir needs root, or CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

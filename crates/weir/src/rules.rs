@@ -6,7 +6,6 @@ use crate::error::WeirError;
 use crate::escape_control_chars;
 use crate::rule_suggestions::suggest_rules;
 use crate::task_sampler::TaskSampler;
-use host::shell_quoted;
 use request::{Origin, RequestClass, RuleError, RuleMask, RuleSet, TaskFacts};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -97,7 +96,8 @@ fn suggest(args: &RulesSuggestArgs) -> Result<(), WeirError> {
     let hidden = sampler.hidden_processes();
     if hidden > 0 {
         tracing::warn!(
-            "processes that this user may not look at in /proc: {hidden}; run as root, or with CAP_SYS_PTRACE"
+            "processes that this user may not look at in /proc: {hidden}; run as root, or with CAP_SYS_PTRACE and \
+             CAP_DAC_READ_SEARCH"
         );
     }
     let suggestions = suggest_rules(&sampler.samples());
@@ -106,10 +106,7 @@ fn suggest(args: &RulesSuggestArgs) -> Result<(), WeirError> {
             "no program was seen to use the mount: watch for longer (--for), while the usual programs run"
         );
     }
-    println!(
-        "# What programs did in {seconds} s, as seen by `weir rules suggest {}`.",
-        shell_quoted(&args.dir)
-    );
+    println!("# What programs did in {seconds} s, as seen by `weir rules suggest`.");
     suggestions.iter().for_each(|suggestion| print!("\n{suggestion}"));
     if suggestions.iter().any(|suggestion| suggestion.doubt.is_some()) {
         tracing::info!("rules in doubt are comments: remove the `#` of those that are right");

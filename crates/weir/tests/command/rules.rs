@@ -186,7 +186,7 @@ fn suggestions_name_a_missing_permission() {
     let suggest = ["rules", "suggest", "--for", "1s"];
     let output = succeeds(Command::new(command).args(suggest).arg(mounted.dir()).uid(NOBODY));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert_says(&said, "run as root, or with CAP_SYS_PTRACE\n");
+    assert_says(&said, "run as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH\n");
     assert_says(&said, "no program was seen to use the mount");
     mounted.unmount();
 }

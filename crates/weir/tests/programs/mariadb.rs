@@ -67,7 +67,13 @@ impl MariaDb {
         command.args(["--log-bin=db-bin", "--sync-binlog=1", &format!("--innodb-flush-method={method}")]);
         // With these sizes, checkpoints run all the time.
         command.args(["--innodb-buffer-pool-size=8M", "--innodb-log-file-size=4M"]);
-        let mut server = Server::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log));
+        let server = Server::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log));
+        (server, method)
+    }
+
+    /// Starts the server, and waits until it answers.
+    fn start_ready(&self, random: &mut SeededRng) -> (Server, &'static str) {
+        let (mut server, method) = self.start(random);
         let ready = || self.client().args(["-e", "SELECT 1"]).output().expect("it starts").status.success();
         assert!(server.wait_until(ready), "{}", self.log());
         (server, method)
@@ -190,19 +196,28 @@ fn mariadb_loses_no_acknowledged_transaction_when_the_daemon_is_killed() {
     let Some(mut weir) = Weir::start("2GiB", "32MiB") else { return };
     let mariadb = MariaDb::create(&weir);
     let ledger = Ledger::create(&weir.beside("ledger"));
-    let (mut server, mut method) = mariadb.start(&mut random);
+    let (mut server, mut method) = mariadb.start_ready(&mut random);
     mariadb.query(SCHEMA);
     for kill in 1..=kills() {
         let after = Duration::from_millis(200 + random.below(2500));
         load_until_killed(&mut weir, &mariadb, &server, &ledger, after);
         server.wait("MariaDB, whose disk is gone,");
+        if random.below(4) == 0 {
+            // The next kill hits MariaDB's own recovery, or its end.
+            weir.mount();
+            let (mut recovering, _) = mariadb.start(&mut random);
+            std::thread::sleep(Duration::from_millis(random.below(1000)));
+            weir.kill();
+            recovering.signal("KILL");
+            recovering.wait("MariaDB, whose disk is gone,");
+        }
         weir.mount();
         let when = format!("seed {seed}, after kill {kill}, {after:?} after the start, with {method}");
-        let (recovered, _) = mariadb.start(&mut random);
+        let (recovered, _) = mariadb.start_ready(&mut random);
         let before = ledger.count();
         mariadb.verify(&ledger, &when);
         mariadb.stop_and_check(recovered);
-        (server, method) = mariadb.start(&mut random);
+        (server, method) = mariadb.start_ready(&mut random);
         println!(
             "{when}: {before:?}, of these in doubt {} were committed",
             ledger.count().acknowledged - before.acknowledged
