@@ -1,6 +1,5 @@
 //! Changes of objects, as callers state them, with their costs; and the records of a transaction.
 
-use crate::append_cause::{AppendCause, AppendedBytes};
 use crate::page_table::{PageKey, PageTable, pages_of};
 use crate::range_ops::{excess_pages, reserved_pages};
 use buffer::{LogRecord, TRANSFER_BYTES};
@@ -124,17 +123,6 @@ impl ObjectChange<'_> {
         has_no_hole.then_some(whole)
     }
 
-    /// Why one of its records is appended.
-    fn append_cause(&self, record: &LogRecord<'_>) -> AppendCause {
-        match (self, record) {
-            (ObjectChange::FileWrite { .. }, LogRecord::Write { page, .. }) => {
-                let is_whole = self.whole_pages().is_some_and(|bytes| bytes.contains(&page.offset()));
-                if is_whole { AppendCause::WholePage } else { AppendCause::PartOfPage }
-            }
-            _ => AppendCause::Metadata,
-        }
-    }
-
     /// Whether it changes, or copies from, this object.
     fn touches(&self, touched: ObjectId) -> bool {
         match *self {
@@ -244,8 +232,10 @@ pub(crate) struct TransactionRecords<'a> {
     pub(crate) records: SmallVec<[LogRecord<'a>; 4]>,
     /// The bytes of each `Bypassed` record, in order: the buffer does not get them.
     pub(crate) bypassing: SmallVec<[&'a [u8]; 2]>,
-    /// What the records take in the log, by cause.
-    pub(crate) appended: AppendedBytes,
+    /// What the records of whole pages of files take in the log.
+    pub(crate) whole_page_bytes: u64,
+    /// What the records of parts of such pages take in the log.
+    pub(crate) part_of_page_bytes: u64,
 }
 
 impl<'a> TransactionRecords<'a> {
@@ -258,11 +248,12 @@ impl<'a> TransactionRecords<'a> {
         pages: &PageTable,
     ) -> TransactionRecords<'a> {
         let mut made = TransactionRecords::default();
-        let TransactionRecords { records, bypassing: unlogged, appended } = &mut made;
+        let TransactionRecords { records, bypassing: unlogged, whole_page_bytes, part_of_page_bytes } =
+            &mut made;
         for change in changes {
-            let first = records.len();
             match *change {
                 ObjectChange::FileWrite { object, offset, bytes, size } => {
+                    let first = records.len();
                     // Other changes of the transaction are not in memory yet.
                     let is_compared = bytes.len() >= COMPARED_BYTES_MIN
                         && changes.iter().filter(|other| other.touches(object)).count() == 1;
@@ -296,6 +287,15 @@ impl<'a> TransactionRecords<'a> {
                             );
                         }
                     }
+                    let whole_pages = change.whole_pages();
+                    for record in &records[first..] {
+                        let LogRecord::Write { page, .. } = record else { continue };
+                        let bytes = buffer::record_bytes(record);
+                        match &whole_pages {
+                            Some(whole) if whole.contains(&page.offset()) => *whole_page_bytes += bytes,
+                            _ => *part_of_page_bytes += bytes,
+                        }
+                    }
                 }
                 ObjectChange::Write { object, offset, bytes } => {
                     write_records(None, object, offset, bytes, records);
@@ -305,12 +305,6 @@ impl<'a> TransactionRecords<'a> {
                 ObjectChange::Delete { object } => records.push(LogRecord::Delete { object }),
                 ObjectChange::Transfer(transfer) => records.push(LogRecord::Transfer(transfer)),
             }
-            for record in &records[first..] {
-                appended.add(change.append_cause(record), buffer::record_bytes(record));
-            }
-        }
-        if !records.is_empty() {
-            appended.add(AppendCause::Metadata, buffer::transaction_bytes(&[]));
         }
         made
     }

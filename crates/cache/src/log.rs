@@ -109,7 +109,11 @@ impl CacheLog {
         let logged = self.log_before(pages, origin, changes);
         match logged.and_then(|()| self.buffer.append(&made.records)) {
             Ok(appended) => {
-                self.appended.get_mut().add_all(&made.appended);
+                let counted = self.appended.get_mut();
+                counted.add(AppendCause::WholePage, made.whole_page_bytes);
+                counted.add(AppendCause::PartOfPage, made.part_of_page_bytes);
+                let other_bytes = appended.bytes - made.whole_page_bytes - made.part_of_page_bytes;
+                counted.add(AppendCause::Metadata, other_bytes);
                 self.syncs.note_append(now);
                 self.note_appended(origin, appended.bytes, appended.group);
                 Ok(appended)
