@@ -28,6 +28,8 @@ pub struct AppendedTransaction {
     pub last_lsn: Lsn,
     /// The commit group that holds the whole transaction.
     pub group: GroupNo,
+    /// Its bytes in the log, with its frame; 0 if it has no records.
+    pub bytes: u64,
 }
 
 /// The durable log of changes that are not stored yet.
@@ -291,12 +293,13 @@ impl Buffer {
         let mut state = self.lock_for_append()?;
         let first = state.newest.plus(1);
         let last = state.newest.plus(records.len() as u64);
+        let mut bytes = 0;
         if !records.is_empty() {
-            state.append(TransactionLsn::New(first), records)?;
+            bytes = state.append(TransactionLsn::New(first), records)?;
             state.newest = last;
             self.gauges.publish(&state);
         }
-        Ok(AppendedTransaction { first_lsn: first, last_lsn: last, group: state.open.number })
+        Ok(AppendedTransaction { first_lsn: first, last_lsn: last, group: state.open.number, bytes })
     }
 
     /// Logs the remaining delta of one page again, under its own newest LSN, so that older groups can be

@@ -216,12 +216,12 @@ impl BufferState {
         self.begun = true;
     }
 
-    /// Adds a transaction to the open group, or to a new one if it does not fit there.
+    /// Adds a transaction to the open group, or to a new one if it does not fit there. Returns its bytes.
     pub(crate) fn append(
         &mut self,
         order: TransactionLsn,
         records: &[LogRecord<'_>],
-    ) -> Result<(), BufferError> {
+    ) -> Result<u64, BufferError> {
         let bytes = transaction_bytes(records);
         let alone = GROUP_HEADER_BYTES as u64 + bytes;
         let limit = self.ring.group_blocks_max * BLOCK_BYTES as u64;
@@ -241,7 +241,7 @@ impl BufferState {
         }
         self.open.push(order, records, bytes);
         self.bytes_appended += bytes;
-        Ok(())
+        Ok(bytes)
     }
 
     /// Closes the open group, unless it is empty, and begins the next one.

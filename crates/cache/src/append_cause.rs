@@ -41,8 +41,4 @@ impl AppendedBytes {
     pub(crate) fn add(&mut self, cause: AppendCause, bytes: u64) {
         self.0[cause as usize] += bytes;
     }
-
-    pub(crate) fn add_all(&mut self, more: &AppendedBytes) {
-        self.0.iter_mut().zip(more.0).for_each(|(bytes, more)| *bytes += more);
-    }
 }

@@ -1,6 +1,5 @@
 //! Changes of objects, as callers state them, with their costs; and the records of a transaction.
 
-use crate::append_cause::{AppendCause, AppendedBytes};
 use crate::page_table::{PageKey, PageTable, pages_of};
 use crate::range_ops::{excess_pages, reserved_pages};
 use buffer::{LogRecord, TRANSFER_BYTES};
@@ -124,17 +123,6 @@ impl ObjectChange<'_> {
         has_no_hole.then_some(whole)
     }
 
-    /// Why one of its records is appended.
-    fn append_cause(&self, record: &LogRecord<'_>) -> AppendCause {
-        match (self, record) {
-            (ObjectChange::FileWrite { .. }, LogRecord::Write { page, .. }) => {
-                let is_whole = self.whole_pages().is_some_and(|bytes| bytes.contains(&page.offset()));
-                if is_whole { AppendCause::WholePage } else { AppendCause::PartOfPage }
-            }
-            _ => AppendCause::Metadata,
-        }
-    }
-
     /// Whether it changes, or copies from, this object.
     fn touches(&self, touched: ObjectId) -> bool {
         match *self {
@@ -244,8 +232,10 @@ pub(crate) struct TransactionRecords<'a> {
     pub(crate) records: SmallVec<[LogRecord<'a>; 4]>,
     /// The bytes of each `Bypassed` record, in order: the buffer does not get them.
     pub(crate) bypassing: SmallVec<[&'a [u8]; 2]>,
-    /// What the records take in the log, by cause.
-    pub(crate) appended: AppendedBytes,
+    /// Bytes in the log of the records that write whole pages of files.
+    pub(crate) whole_page_bytes: u64,
+    /// Bytes in the log of the records that write parts of pages of files.
+    pub(crate) part_bytes: u64,
 }
 
 impl<'a> TransactionRecords<'a> {
@@ -258,8 +248,8 @@ impl<'a> TransactionRecords<'a> {
         pages: &PageTable,
     ) -> TransactionRecords<'a> {
         let mut made = TransactionRecords::default();
-        let TransactionRecords { records, bypassing: unlogged, appended } = &mut made;
         for change in changes {
+            let records = &mut made.records;
             let first = records.len();
             match *change {
                 ObjectChange::FileWrite { object, offset, bytes, size } => {
@@ -281,10 +271,11 @@ impl<'a> TransactionRecords<'a> {
                         if !range.is_empty() {
                             let (from, to) = (PageNo::of(range.start), PageNo::of(range.end));
                             records.push(LogRecord::Bypassed { object, from, to, extends_file });
-                            unlogged.push(part(&range));
+                            made.bypassing.push(part(&range));
                         }
                     }
                     write_records(before, object, bypassing.end, part(&(bypassing.end..end)), records);
+                    made.count_data(change.whole_pages().unwrap_or_default(), first);
                 }
                 ObjectChange::Write { object, offset, bytes } => {
                     write_records(None, object, offset, bytes, records);
@@ -294,14 +285,18 @@ impl<'a> TransactionRecords<'a> {
                 ObjectChange::Delete { object } => records.push(LogRecord::Delete { object }),
                 ObjectChange::Transfer(transfer) => records.push(LogRecord::Transfer(transfer)),
             }
-            for record in &records[first..] {
-                appended.add(change.append_cause(record), buffer::record_bytes(record));
-            }
-        }
-        if !records.is_empty() {
-            appended.add(AppendCause::Metadata, buffer::transaction_bytes(&[]));
         }
         made
+    }
+
+    /// Counts the bytes of a file's records from `first` on, of which those in `whole_pages` write whole pages.
+    fn count_data(&mut self, whole_pages: Range<u64>, first: usize) {
+        for record in &self.records[first..] {
+            let LogRecord::Write { page, .. } = record else { continue };
+            let is_whole = whole_pages.contains(&page.offset());
+            let count = if is_whole { &mut self.whole_page_bytes } else { &mut self.part_bytes };
+            *count += buffer::record_bytes(record);
+        }
     }
 }
 

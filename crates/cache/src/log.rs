@@ -104,7 +104,11 @@ impl CacheLog {
         let logged = self.log_before(pages, changes);
         match logged.and_then(|()| self.buffer.append(&made.records)) {
             Ok(appended) => {
-                self.appended.get_mut().add_all(&made.appended);
+                let metadata_bytes = appended.bytes - made.whole_page_bytes - made.part_bytes;
+                let counted = self.appended.get_mut();
+                counted.add(AppendCause::WholePage, made.whole_page_bytes);
+                counted.add(AppendCause::PartOfPage, made.part_bytes);
+                counted.add(AppendCause::Metadata, metadata_bytes);
                 self.syncs.note_append(now);
                 Ok(appended)
             }
