@@ -28,7 +28,7 @@ pub struct AppendedTransaction {
     pub last_lsn: Lsn,
     /// The commit group that holds the whole transaction.
     pub group: GroupNo,
-    /// The bytes that it takes in the group.
+    /// Its bytes in the log, with its frame; 0 if it has no records.
     pub bytes: u64,
 }
 

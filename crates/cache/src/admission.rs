@@ -130,10 +130,10 @@ impl AdmissionQueue {
 
     /// The queue for a decision that lets an operation of this class wait.
     fn queue_of(&mut self, cause: WaitCause, class: RequestClass) -> &mut VecDeque<WaitingOperation> {
-        match (cause, class) {
-            (WaitCause::WriteBack, _) => &mut self.to_bypass,
-            (_, RequestClass::Critical) => &mut self.critical,
-            (_, RequestClass::Background) => &mut self.background,
+        match class {
+            _ if !cause.is_for_space() => &mut self.to_bypass,
+            RequestClass::Critical => &mut self.critical,
+            RequestClass::Background => &mut self.background,
         }
     }
 
@@ -283,16 +283,15 @@ impl AdmissionControl {
         match decision {
             AdmissionDecision::Wait(cause) => {
                 let wait = RequestWait::new(cost.origin, cause, self.shared.now());
-                let is_for_space = cause != WaitCause::WriteBack;
                 state.space.admission.park(WaitingOperation { cost, then, wait, cleaned_before: cleaned() });
-                if is_for_space {
+                if cause.is_for_space() {
                     state.space.release_spare();
                     // Groups that were released, but not yet durably, may be all that is missing.
                     state.log.syncs.ask_for_commit();
                 }
                 drop(state);
                 self.shared.wake(BackgroundTask::WriteBack);
-                if is_for_space {
+                if cause.is_for_space() {
                     self.shared.wake(BackgroundTask::Commit);
                     self.shared.wake(BackgroundTask::Checkpoint);
                 }
@@ -323,16 +322,15 @@ impl AdmissionControl {
                     AdmissionDecision::Refuse(error) => Err(error),
                     AdmissionDecision::Wait(cause) => {
                         first.wait.cause = cause;
-                        let is_to_bypass = cause == WaitCause::WriteBack;
                         let queue = view.space.admission.queue_of(cause, first.cost.origin.class);
-                        if is_to_bypass == (waits == WaitCause::WriteBack) {
+                        if cause.is_for_space() == waits.is_for_space() {
                             return queue.push_front(first);
                         }
                         queue.push_back(first);
-                        if is_to_bypass {
-                            continue;
+                        if cause.is_for_space() {
+                            return;
                         }
-                        return;
+                        continue;
                     }
                 };
                 self.complete(&mut view, first, outcome, completions);

@@ -248,9 +248,8 @@ impl<'a> TransactionRecords<'a> {
         pages: &PageTable,
     ) -> TransactionRecords<'a> {
         let mut made = TransactionRecords::default();
-        let TransactionRecords { records, bypassing: unlogged, whole_page_bytes, part_of_page_bytes } =
-            &mut made;
         for change in changes {
+            let records = &mut made.records;
             match *change {
                 ObjectChange::FileWrite { object, offset, bytes, size } => {
                     let first = records.len();
@@ -274,7 +273,7 @@ impl<'a> TransactionRecords<'a> {
                                 if !range.is_empty() {
                                     let (from, to) = (PageNo::of(range.start), PageNo::of(range.end));
                                     records.push(LogRecord::Bypassed { object, from, to, extends_file });
-                                    unlogged.push(part(&range));
+                                    made.bypassing.push(part(&range));
                                 }
                             }
                             let end = offset + bytes.len() as u64;
@@ -287,15 +286,7 @@ impl<'a> TransactionRecords<'a> {
                             );
                         }
                     }
-                    let whole_pages = change.whole_pages();
-                    for record in &records[first..] {
-                        let LogRecord::Write { page, .. } = record else { continue };
-                        let bytes = buffer::record_bytes(record);
-                        match &whole_pages {
-                            Some(whole) if whole.contains(&page.offset()) => *whole_page_bytes += bytes,
-                            _ => *part_of_page_bytes += bytes,
-                        }
-                    }
+                    made.count_data(change.whole_pages().unwrap_or_default(), first);
                 }
                 ObjectChange::Write { object, offset, bytes } => {
                     write_records(None, object, offset, bytes, records);
@@ -307,6 +298,16 @@ impl<'a> TransactionRecords<'a> {
             }
         }
         made
+    }
+
+    /// Counts the bytes of a file's records from `first` on, of which those in `whole_pages` write whole pages.
+    fn count_data(&mut self, whole_pages: Range<u64>, first: usize) {
+        for record in &self.records[first..] {
+            let LogRecord::Write { page, .. } = record else { continue };
+            let is_whole = whole_pages.contains(&page.offset());
+            let count = if is_whole { &mut self.whole_page_bytes } else { &mut self.part_of_page_bytes };
+            *count += buffer::record_bytes(record);
+        }
     }
 }
 

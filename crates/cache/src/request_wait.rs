@@ -32,6 +32,14 @@ pub enum WaitCause {
     WriteBack,
 }
 
+impl WaitCause {
+    /// Whether write-back, cleaning or a commit makes the space for which an operation waits. Otherwise it waits for
+    /// the store to have bypassed pages.
+    pub(crate) fn is_for_space(self) -> bool {
+        self != WaitCause::WriteBack
+    }
+}
+
 /// A request that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestWait {

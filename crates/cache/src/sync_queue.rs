@@ -114,9 +114,13 @@ impl SyncQueue {
     /// Makes the syncs of a task that wait for the store critical. Returns some of the pages that they wait
     /// for, at most `most`.
     pub(crate) fn lend(&mut self, loan: TaskLoan, most: usize) -> Vec<PageKey> {
-        let of_task =
-            self.waiting_for_store.iter_mut().filter_map(|sync| sync.wait.lend(loan).then_some(&sync.wanted));
-        of_task.flat_map(|wanted| wanted.keys().copied()).take(most).collect()
+        let mut wanted = Vec::new();
+        for sync in &mut self.waiting_for_store {
+            if sync.wait.lend(loan) {
+                wanted.extend(sync.wanted.keys().take(most - wanted.len()));
+            }
+        }
+        wanted
     }
 
     /// For a planted bug: the syncs of a task wait for no page any more.

@@ -358,8 +358,9 @@ Examples:
   weir why /mnt/db --pid 4711")]
 pub(crate) struct WhyArgs {
     /// The directory on which the store is mounted; or a file or directory in it, for requests to that alone
+    #[arg(value_name = "DIR|FILE")]
     pub(crate) path: PathBuf,
-    /// Only requests of this process or thread, and those that were lent priority for its sake
+    /// Only requests of this process, and those that were lent priority for its sake
     #[arg(long)]
     pub(crate) pid: Option<u32>,
     /// Print one JSON object, for scripts
