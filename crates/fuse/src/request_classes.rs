@@ -115,6 +115,12 @@ impl RequestClasses {
         tasks.select(cursor, tasks_max, |mask| rules.may_be_critical(mask))
     }
 
+    /// How many tasks that sent requests in the last seconds there are for which each rule holds.
+    pub fn tasks_by_rule(&self) -> [u64; RuleSet::RULES_MAX] {
+        let in_force = self.in_force.load();
+        in_force.as_deref().map_or([0; RuleSet::RULES_MAX], |in_force| in_force.tasks.tasks_by_rule())
+    }
+
     /// What is known about tasks, if rules are in force.
     pub fn task_status(&self) -> Option<TaskTableStatus> {
         self.in_force.load().as_deref().map(|in_force| in_force.tasks.status())
@@ -155,5 +161,6 @@ mod tests {
         assert!((7..10).all(|task| classes.decide(task, Ino(3), || RuleMask(!0)).is_some()));
         keeper.step(&mut |task| Ok(titled(&rules, if task == 8 { "tar" } else { "sh" })));
         assert_eq!(classes.recent_critical_tasks(&mut TaskCursor::default(), 64), [7, 9]);
+        assert_eq!(classes.tasks_by_rule()[..3], [1, 3, 0], "rules about files hold for every task");
     }
 }

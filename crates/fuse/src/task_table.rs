@@ -252,6 +252,16 @@ impl TaskTable {
         tasks
     }
 
+    /// How many tasks of the last seconds there are for which each rule holds.
+    pub(crate) fn tasks_by_rule(&self) -> [u64; RuleSet::RULES_MAX] {
+        let mut counts = [0; RuleSet::RULES_MAX];
+        for slot in self.sets.iter().flatten().filter(|slot| slot.task() != 0) {
+            let mask = RuleMask(slot.mask.load(Ordering::Relaxed));
+            counts.iter_mut().enumerate().for_each(|(rule, count)| *count += u64::from(mask.contains(rule)));
+        }
+        counts
+    }
+
     /// What the table holds.
     pub fn status(&self) -> TaskTableStatus {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);

@@ -576,7 +576,7 @@ impl ClassArg {
     }
 }
 
-/// Check, try or suggest rules, which say for which programs and files the buffer is
+/// Check, try, show or suggest rules, which say for which programs and files the buffer is
 ///
 /// A rule is a line: `critical` or `background`, then conditions, which must all hold. `#` begins a comment.
 /// The first rule that matches a request decides its class. A request that no rule matches is critical.
@@ -613,6 +613,7 @@ pub(crate) struct RulesArgs {
 pub(crate) enum RulesCommand {
     Check(RulesCheckArgs),
     Test(RulesTestArgs),
+    Show(RulesShowArgs),
     Suggest(RulesSuggestArgs),
 }
 
@@ -636,6 +637,19 @@ pub(crate) struct RulesTestArgs {
     /// The path of a file in the mount, which begins with / at the mount's root
     #[arg(value_parser = path_in_mount)]
     pub(crate) path: Option<PathBuf>,
+}
+
+/// Print the policy and the rules that a mount follows, in their order
+///
+/// With each rule stands for how many of the threads that used the mount in the last ten seconds its conditions
+/// about programs hold. A rule with conditions about files alone holds for all threads.
+#[derive(Debug, Args)]
+pub(crate) struct RulesShowArgs {
+    /// The directory on which the store is mounted
+    pub(crate) dir: PathBuf,
+    /// Print one JSON object, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Watch the programs that use a mount, and print rules for them

@@ -196,7 +196,7 @@ impl ControlClient {
     /// Sends a request, and waits for the reply.
     pub(crate) fn ask(&mut self, request: &Value) -> Result<Value, WeirError> {
         let patience = match request["operation"].as_str() {
-            Some("status" | "space" | "why" | "volume_list" | "class") => ANSWER_WAIT,
+            Some("status" | "space" | "why" | "rules" | "volume_list" | "class") => ANSWER_WAIT,
             _ => WORK_WAIT,
         };
         self.send_request(request)?;

@@ -171,6 +171,7 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
             reply_or_error(mounted.waits_report(path).map(|waits| to_json(&waits)))
         }
         Some("sync") => reply_or_error(mounted.sync().map(|()| json!({}))),
+        Some("rules") => mounted.policy.rules_in_force(),
         _ if rights != ClientRights::All => refusal(),
         Some("drained") => match mounted.wait_drained() {
             Ok(()) => json!({}),

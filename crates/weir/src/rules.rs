@@ -1,6 +1,6 @@
-//! `weir rules`: checks a file of rules, tries it on a running task, and suggests rules for a mount.
+//! `weir rules`: checks a file of rules, tries it on a running task, shows the rules of a mount, and suggests some.
 
-use crate::cli::{RulesCheckArgs, RulesCommand, RulesSuggestArgs, RulesTestArgs};
+use crate::cli::{RulesCheckArgs, RulesCommand, RulesShowArgs, RulesSuggestArgs, RulesTestArgs};
 use crate::control_client::WeirMount;
 use crate::error::WeirError;
 use crate::escape_control_chars;
@@ -16,6 +16,7 @@ pub(crate) fn run(command: &RulesCommand) -> Result<ExitCode, WeirError> {
     match command {
         RulesCommand::Check(args) => check(args),
         RulesCommand::Test(args) => test(args),
+        RulesCommand::Show(args) => show(args).map(|()| ExitCode::SUCCESS),
         RulesCommand::Suggest(args) => suggest(args).map(|()| ExitCode::SUCCESS),
     }
 }
@@ -116,6 +117,28 @@ fn suggest(args: &RulesSuggestArgs) -> Result<(), WeirError> {
             "background programs may write files that critical ones sync, such as a log: put a rule `critical file=PATTERN` about \
              these files first"
         );
+    }
+    Ok(())
+}
+
+fn show(args: &RulesShowArgs) -> Result<(), WeirError> {
+    let report = WeirMount::at(&args.dir)?.connect()?.request("rules")?;
+    if args.json {
+        println!("{report:#}");
+        return Ok(());
+    }
+    println!("policy {}", escape_control_chars(report["policy"].as_str().unwrap_or_default()));
+    let rules = report["rules"].as_array().map_or(&[][..], Vec::as_slice);
+    if rules.is_empty() {
+        println!("no rules: every request is critical");
+        return Ok(());
+    }
+    println!("\nrule  threads");
+    for (index, rule) in rules.iter().enumerate() {
+        let line = escape_control_chars(rule["rule"].as_str().unwrap_or_default());
+        let beyond = if rule["is_beyond_share"] == true { "   BACKGROUND: beyond its share" } else { "" };
+        let threads = rule["threads"].as_u64().unwrap_or(0);
+        println!("{:4}  {threads:7}  {line}{beyond}", index + 1);
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use cache::{Cache, RuleShare};
 use fs::Fs;
 use fuse::{BackgroundRequests, FoundTask, RequestClasses};
 use request::{BufferPolicy, ClassRule, LendingLevel, RuleSet};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -143,6 +144,22 @@ impl WritePolicy {
     /// What was lent.
     pub(crate) fn lending_report(&self) -> LendingReport {
         self.lending.report()
+    }
+
+    /// The policy, and its rules with the threads for which each holds.
+    pub(crate) fn rules_in_force(&self) -> Value {
+        let in_force = self.in_force();
+        let threads = self.classes.tasks_by_rule();
+        let beyond_share = in_force.rules.beyond_share();
+        let rule = |(index, rule): (usize, &ClassRule)| {
+            json!({
+                "rule": rule.to_string(),
+                "threads": threads[index],
+                "is_beyond_share": beyond_share.contains(index),
+            })
+        };
+        let rules: Vec<Value> = in_force.rules.rules().iter().enumerate().map(rule).collect();
+        json!({ "policy": in_force.policy().to_string(), "rules": rules })
     }
 
     /// The part `rule_shares` of `weir status`.

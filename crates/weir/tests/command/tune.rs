@@ -101,7 +101,14 @@ fn a_policy_decides_whose_syncs_are_logged_and_changes_at_once() {
     let rules = rules.to_str().expect("UTF-8");
     let mounted = sandbox.mount_with(&["--policy", "critical", "--rules", rules]);
     assert_eq!(mounted.status().settings.policy.as_deref(), Some("critical"));
+    let shown = || {
+        let output = succeeds(weir().args(["rules", "show"]).arg(mounted.dir()));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(shown().starts_with("policy critical\n"));
+    assert_says(&shown(), "   3        0  background thread=scribe\n");
     assert!(is_sometimes(0, || logged_for(&mounted, "scribe")), "its sync waits for the store");
+    assert_says(&shown(), "   3        1  background thread=scribe\n");
     assert!(is_sometimes(16, || logged_for(&mounted, "other")));
     succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "sync"]));
     assert!(is_sometimes(16, || logged_for(&mounted, "scribe")), "everybody is critical");
