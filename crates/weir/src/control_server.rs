@@ -217,7 +217,7 @@ fn set_class(request: &Value, mounted: &MountedStore) -> Value {
     if named.is_none() && !class.is_null() {
         return json!({ "error": "class: critical, background or null" });
     }
-    reply_or_error(mounted.set_class(pid, named).map(|()| json!({})))
+    reply_or_error(mounted.set_class(pid, named).map(|counts| json!({ "counts": counts })))
 }
 
 fn to_json(report: &impl Serialize) -> Value {

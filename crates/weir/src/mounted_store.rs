@@ -220,12 +220,14 @@ impl MountedStore {
         self.policy.set_choice(PolicyChoice { policy, rules }, || self.sync())
     }
 
-    /// Assigns a class to a running process or thread, or withdraws it.
-    pub(crate) fn set_class(&self, id: u32, class: Option<RequestClass>) -> Result<(), RequestRefusal> {
+    /// Assigns a class to a running process or thread, or withdraws it. Returns whether classes count under the policy
+    /// in force.
+    pub(crate) fn set_class(&self, id: u32, class: Option<RequestClass>) -> Result<bool, RequestRefusal> {
         self.policy.assigned_classes().assign(id, class).map_err(|source| {
             let error = WeirError::Task { pid: id, source };
             RequestRefusal::new(&error, error.help())
-        })
+        })?;
+        Ok(self.policy.in_force().follows_classes())
     }
 
     /// Deletes a volume that is not mounted.
