@@ -3,7 +3,7 @@
 use crate::byte_size::ByteSize;
 use crate::option_values::{DATA_MODES, FETCH_MODES, KERNEL_CACHE_POLICIES, one_of, word_of};
 use cache::{CacheSettings, FetchMode};
-use clap::builder::RangedU64ValueParser;
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fuse::KernelCachePolicy;
 use request::{BufferPolicy, RequestClass};
@@ -685,8 +685,8 @@ fn watch_time(text: &str) -> Result<Duration, String> {
 }
 
 /// Ids of processes and threads. /proc has no 0.
-fn task_id() -> RangedU64ValueParser<u32> {
-    RangedU64ValueParser::new().range(1..)
+fn task_id() -> RangedI64ValueParser<u32> {
+    RangedI64ValueParser::new().range(1..=u32::MAX.into())
 }
 
 fn path_in_mount(path: &str) -> Result<PathBuf, String> {
