@@ -191,7 +191,7 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
             let (policy, rules) = (&request["policy"], &request["rules"]);
             let changed =
                 mounted.set_policy(policy.as_str().unwrap_or_default(), rules.as_str().unwrap_or_default());
-            reply_or_error(changed.map(|()| json!({})))
+            reply_or_error(changed.map(|is_missing| json!({ "file_is_missing": is_missing })))
         }
         Some("class") => set_class(&request, mounted),
         Some("volume_delete") => reply_or_error(mounted.delete_volume(name).map(|()| json!({}))),

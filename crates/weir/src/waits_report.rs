@@ -51,7 +51,7 @@ impl MountedStore {
     }
 
     /// The file or directory at a path from the mount's root. Links are not followed.
-    fn inode_at(&self, path: &str) -> Result<Ino, RequestRefusal> {
+    pub(crate) fn inode_at(&self, path: &str) -> Result<Ino, RequestRefusal> {
         path.split('/').filter(|name| !name.is_empty()).try_fold(Ino::ROOT, |directory, name| {
             let found = self.stack.fs.lookup(directory, name.as_bytes());
             found.map(|found| found.ino).map_err(|error| {

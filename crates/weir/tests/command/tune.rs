@@ -256,6 +256,23 @@ fn status_shows_the_policy_and_its_rules() {
 }
 
 #[test]
+fn a_policy_for_a_missing_file_is_warned_of() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let said = || {
+        let output = succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "file=/a/wal"]));
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    assert_says(&said(), "warning: --policy file=/a/wal: the mount has no such file yet\n");
+    fs::create_dir_all(mounted.path("a/wal")).expect("a directory");
+    assert_eq!(said(), "");
+    mounted.unmount();
+}
+
+#[test]
 fn a_class_that_does_not_count_yet_is_warned_of() {
     if !can_mount() {
         return;
@@ -272,6 +289,9 @@ fn a_class_that_does_not_count_yet_is_warned_of() {
     succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "critical"]));
     assert_eq!(said("critical"), "");
     assert_eq!(said("none"), "");
+    let wrong = weir().args(["class", "background", "--pid", "-1"]).output().expect("weir starts");
+    assert_eq!(wrong.status.code(), Some(2));
+    assert_says(&String::from_utf8_lossy(&wrong.stderr), "-1 is not in 1..=4294967295");
     mounted.unmount();
 }
 
