@@ -7,6 +7,12 @@ use crate::rule_set::RuleSet;
 use std::mem::discriminant;
 use std::ops::RangeInclusive;
 
+/// The longest line, in bytes. Messages repeat words of a line.
+const LINE_BYTES_MAX: usize = 8192;
+
+/// The longest name of a thread, in bytes.
+const THREAD_NAME_BYTES_MAX: usize = 15;
+
 /// The nice values of the kernel.
 const NICE_VALUES: RangeInclusive<i8> = -20..=19;
 
@@ -22,8 +28,9 @@ pub struct RuleError {
 
 impl RuleSet {
     /// Reads rules, one a line. Returns all errors at once. U+FFFD is an error: it stands for bytes of the file
-    /// that are not UTF-8.
+    /// that are not UTF-8. A byte order mark, with which some editors begin a file, is left out.
     pub fn parse(text: &str) -> Result<RuleSet, Vec<RuleError>> {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut rules = Vec::new();
         let mut errors = Vec::new();
         for (index, text) in text.lines().enumerate() {
@@ -49,6 +56,9 @@ impl RuleSet {
 fn parse_line(line: usize, text: &str) -> Result<Option<ClassRule>, Vec<String>> {
     if text.contains(char::REPLACEMENT_CHARACTER) {
         return Err(vec!["expected UTF-8 text".into()]);
+    }
+    if text.len() > LINE_BYTES_MAX {
+        return Err(vec![format!("expected at most {LINE_BYTES_MAX} bytes")]);
     }
     let words = split_words(text).map_err(|problem| vec![problem])?;
     let Some((class, conditions)) = words.split_first() else { return Ok(None) };
@@ -77,14 +87,25 @@ impl ClassRule {
             .filter(|(_, value)| !value.is_empty())
             .ok_or_else(|| format!("expected a condition such as `title=PATTERN`, not `{word}`"))?;
         let pattern = |kind| {
+            if value.contains(char::is_control) {
+                return Err(format!("expected no control character after `{key}=`, as in `{value}`"));
+            }
             if kind == PatternKind::Path && !value.starts_with('/') && !value.starts_with("**/") {
                 return Err(format!("expected `/` or `**/` first after `{key}=`, not `{value}`"));
+            }
+            if kind == PatternKind::Path && value.len() > 1 && value.ends_with('/') {
+                return Err(format!("expected no `/` last after `{key}=`, as in `{value}`"));
             }
             RulePattern::new(value, kind)
                 .map_err(|problem| format!("expected a pattern after `{key}=`, not `{value}`: {problem}"))
         };
         let is_new = match key {
             "title" => self.add_task(TaskCondition::Title(pattern(PatternKind::Text)?)),
+            "thread" if value.len() > THREAD_NAME_BYTES_MAX && !value.contains(['*', '[', '{', '\\']) => {
+                return Err(format!(
+                    "expected at most {THREAD_NAME_BYTES_MAX} bytes after `thread=`, not `{value}`: Linux cuts longer names"
+                ));
+            }
             "thread" => self.add_task(TaskCondition::Thread(pattern(PatternKind::Text)?)),
             "tag" => self.add_task(TaskCondition::Tag(pattern(PatternKind::Text)?)),
             "uid" => {
@@ -212,6 +233,30 @@ mod tests {
             "line 8: expected 1% to 99% after `share=`, not `1`",
         ];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn patterns_that_never_match_are_errors() {
+        let found = errors("critical file=/a/ thread=0123456789abcdef\nbackground title=a\0b cgroup=/a/");
+        let expected = [
+            "line 1: expected no `/` last after `file=`, as in `/a/`",
+            "line 1: expected at most 15 bytes after `thread=`, not `0123456789abcdef`: Linux cuts longer names",
+            "line 2: expected no control character after `title=`, as in `a\0b`",
+            "line 2: expected no `/` last after `cgroup=`, as in `/a/`",
+        ];
+        assert_eq!(found, expected);
+        let lines = ["critical thread={tar,bsdtar,rsync,restic}", "critical cgroup=/ file=/"];
+        assert_eq!(printed(&lines.join("\n")), lines);
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_word() {
+        assert_eq!(printed("\u{feff}critical title=a"), ["critical title=a"]);
+    }
+
+    #[test]
+    fn long_lines_are_not_repeated() {
+        assert_eq!(errors(&"a".repeat(8193)), ["line 1: expected at most 8192 bytes"]);
     }
 
     #[test]

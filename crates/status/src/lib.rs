@@ -560,6 +560,8 @@ pub struct SettingsReport {
     pub bypass_after_bytes: Option<u64>,
     /// `--policy`, or what `weir tune --policy` set since; null if there is none.
     pub policy: Option<String>,
+    /// The rules of `--rules` that are in force, in their order.
+    pub rules: Vec<String>,
     /// `--threads`.
     pub threads: u8,
 }

@@ -3,8 +3,9 @@
 use crate::cli::ClassArgs;
 use crate::control_client::WeirMount;
 use crate::error::WeirError;
+use crate::escape_control_chars;
 use request::RequestClass;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -27,7 +28,7 @@ fn exec(args: &ClassArgs) -> WeirError {
     WeirError::Run { program: program.into(), source: command.exec() }
 }
 
-/// Asks the daemons of all mounts, and returns the first error.
+/// Asks the daemons of all mounts, and returns the first error. Warns if the class counts on none of them yet.
 fn assign(args: &ClassArgs, pid: u32) -> Result<(), WeirError> {
     let mounts = if args.dirs.is_empty() {
         WeirMount::all_of_user()?
@@ -40,5 +41,13 @@ fn assign(args: &ClassArgs, pid: u32) -> Result<(), WeirError> {
     let class = args.class.class().map(RequestClass::name);
     let request = json!({ "operation": "class", "pid": pid, "class": class });
     let replies: Vec<_> = mounts.iter().map(|mount| mount.connect()?.ask(&request)).collect();
+    let does_not_count = |reply: &Result<Value, _>| matches!(reply, Ok(reply) if reply["counts"] == false);
+    if class.is_some() && replies.iter().all(does_not_count) {
+        let dir = mounts[0].dir.display();
+        let message = format!(
+            "classes do not count yet, because the policy is another: `weir tune {dir} --policy critical`"
+        );
+        tracing::warn!("{}", escape_control_chars(&message));
+    }
     replies.into_iter().try_for_each(|reply| reply.map(drop))
 }

@@ -3,6 +3,7 @@
 use crate::byte_size::ByteSize;
 use crate::option_values::{DATA_MODES, FETCH_MODES, KERNEL_CACHE_POLICIES, one_of, word_of};
 use cache::{CacheSettings, FetchMode};
+use clap::builder::RangedI64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use fuse::KernelCachePolicy;
 use request::{BufferPolicy, RequestClass};
@@ -338,7 +339,8 @@ pub(crate) struct StatusArgs {
 ///
 /// Shows the requests that wait now, and the last 256 waits of a millisecond and more, the newest first: when a wait
 /// began, how long it took, who waited, and for what. Under a policy also the class of the request, the rule that decided
-/// it, and for which critical program the request was lent priority. Times are in UTC. Waits in the kernel, such as for
+/// it, and for which critical program the request was lent priority. Times are in UTC. Of a file that its thread
+/// has closed you see the inode: `find DIR -inum N` finds its name. Waits in the kernel, such as for
 /// the lock of a file that another program writes, are waits of that other program here.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -525,11 +527,11 @@ pub(crate) struct VolumeDeleteArgs {
 /// With --pid, a running process gets the class within a second. So do its threads, and the processes that it has
 /// started or starts later, as long as the processes between run, too. This class counts in place of WEIR_TAG.
 /// It ends with the process, with the mount, or with `weir class none --pid`. Only root and the user who
-/// mounted may do this.
+/// mounted may do this. If the daemon of one mount fails to answer, the others have the class all the same.
 ///
 /// A thread sets its own class, in place of all others and at once, with the extended attribute user.weir.class of any
 /// file of the mount that it may write: setxattr(FILE, "user.weir.class", "background", 10, 0). An empty value takes
-/// the class back.
+/// the class back. So `setfattr` from a shell changes nothing: it sets the class of `setfattr` itself, which then ends.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "weir class <CLASS> -- <COMMAND>...\n       weir class <CLASS> --pid <PID> [DIR]..."
@@ -544,7 +546,7 @@ pub(crate) struct ClassArgs {
     #[arg(value_enum, value_name = "CLASS")]
     pub(crate) class: ClassArg,
     /// The id of a running process, or of one thread (`ps -eLo lwp,comm,args`)
-    #[arg(long)]
+    #[arg(long, value_parser = task_id(), allow_negative_numbers = true)]
     pub(crate) pid: Option<u32>,
     /// The directories on which stores are mounted [default: all mounts of this user; for root, all]
     #[arg(value_name = "DIR", requires = "pid")]
@@ -628,11 +630,15 @@ pub(crate) struct RulesCheckArgs {
 }
 
 /// Print which rules hold for a running process or thread, and which one decides
+///
+/// A class in WEIR_TAG decides before all rules. weir does not take into account here classes by `weir class --pid`, and
+/// those that threads set themselves: each mount has its own.
 #[derive(Debug, Args)]
 pub(crate) struct RulesTestArgs {
     /// The file with the rules
     pub(crate) file: PathBuf,
     /// The id of the process or thread (`ps -eLo lwp,comm,args`)
+    #[arg(value_parser = task_id(), allow_negative_numbers = true)]
     pub(crate) pid: u32,
     /// The path of a file in the mount, which begins with / at the mount's root
     #[arg(value_parser = path_in_mount)]
@@ -691,6 +697,11 @@ fn watch_time(text: &str) -> Result<Duration, String> {
         Ok(number) if number > 0 && seconds > 0 => Ok(Duration::from_secs(u64::from(number) * seconds)),
         _ => Err("a time such as 90s, 10m or 1h".into()),
     }
+}
+
+/// Ids of processes and threads. /proc has no 0.
+fn task_id() -> RangedI64ValueParser<u32> {
+    RangedI64ValueParser::new().range(1..=u32::MAX.into())
 }
 
 fn path_in_mount(path: &str) -> Result<PathBuf, String> {

@@ -192,7 +192,7 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
             let (policy, rules) = (&request["policy"], &request["rules"]);
             let changed =
                 mounted.set_policy(policy.as_str().unwrap_or_default(), rules.as_str().unwrap_or_default());
-            reply_or_error(changed.map(|()| json!({})))
+            reply_or_error(changed.map(|is_missing| json!({ "file_is_missing": is_missing })))
         }
         Some("class") => set_class(&request, mounted),
         Some("volume_delete") => reply_or_error(mounted.delete_volume(name).map(|()| json!({}))),
@@ -218,7 +218,7 @@ fn set_class(request: &Value, mounted: &MountedStore) -> Value {
     if named.is_none() && !class.is_null() {
         return json!({ "error": "class: critical, background or null" });
     }
-    reply_or_error(mounted.set_class(pid, named).map(|()| json!({})))
+    reply_or_error(mounted.set_class(pid, named).map(|counts| json!({ "counts": counts })))
 }
 
 fn to_json(report: &impl Serialize) -> Value {

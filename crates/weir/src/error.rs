@@ -381,6 +381,9 @@ impl WeirError {
             WeirError::BadRules { path, .. } => {
                 format!("`weir rules check {}` shows every error", shell_quoted(path)).into()
             }
+            WeirError::Run { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                "check that it is a program which this user may run".into()
+            }
             WeirError::Run { .. } => "give the program's path, or its name if it is in PATH".into(),
             WeirError::UnusedRules { .. } => "use `--policy critical`, or leave out --rules".into(),
             WeirError::VolatileBuffer { store, .. } => help_about_volatile(store.as_deref()).into(),
@@ -463,7 +466,11 @@ fn help_about_store(path: &Path, error: &StoreError) -> Option<Cow<'static, str>
 
 /// The process whose mount namespace has the mount, in brackets; empty if it is this one's.
 fn and_more(errors: usize) -> String {
-    if errors == 0 { String::new() } else { format!(", and {errors} more errors") }
+    match errors {
+        0 => String::new(),
+        1 => ", and 1 more error".into(),
+        _ => format!(", and {errors} more errors"),
+    }
 }
 
 fn of_process(pid: Option<u32>) -> String {
@@ -482,7 +489,10 @@ fn io_help(source: &io::Error) -> Option<Cow<'static, str>> {
         io::ErrorKind::StorageFull => "free some space, or choose a smaller size".into(),
         io::ErrorKind::ReadOnlyFilesystem => "make its file system writable, or choose another place".into(),
         io::ErrorKind::AlreadyExists => "choose another place".into(),
-        io::ErrorKind::NotFound => "check the path: one of its directories does not exist".into(),
+        io::ErrorKind::NotFound => {
+            "check the path: the file, or one of its directories, does not exist".into()
+        }
+        io::ErrorKind::IsADirectory => "give the path of a file".into(),
         io::ErrorKind::NotADirectory => "check the path: one of its parts is not a directory".into(),
         io::ErrorKind::InvalidFilename => "choose a shorter name".into(),
         _ if Errno::from_io_error(source) == Some(Errno::LOOP) => {

@@ -160,7 +160,11 @@ fn tune(args: &TuneArgs) -> Result<(), WeirError> {
     if let Some(PolicyChoice { policy, rules }) = choice {
         let rules: Vec<String> = rules.rules().iter().map(ToString::to_string).collect();
         let policy = policy.to_string();
-        daemon.ask(&json!({ "operation": "tune_policy", "policy": policy, "rules": rules.join("\n") }))?;
+        let request = json!({ "operation": "tune_policy", "policy": policy, "rules": rules.join("\n") });
+        if daemon.ask(&request)?["file_is_missing"] == true {
+            let message = format!("--policy {policy}: the mount has no such file yet");
+            tracing::warn!("{}", escape_control_chars(&message));
+        }
     }
     Ok(())
 }

@@ -213,19 +213,23 @@ impl MountedStore {
         })
     }
 
-    /// Changes the policy of this mount.
-    pub(crate) fn set_policy(&self, policy: &str, rules: &str) -> Result<(), RequestRefusal> {
+    /// Changes the policy of this mount. Returns whether the file that the policy names is missing.
+    pub(crate) fn set_policy(&self, policy: &str, rules: &str) -> Result<bool, RequestRefusal> {
+        let is_missing = policy.strip_prefix("file=").is_some_and(|path| self.inode_at(path).is_err());
         let policy = policy.parse().map_err(|why: String| RequestRefusal::new(&why, None))?;
         let rules = RuleSet::parse(rules).map_err(|errors| RequestRefusal::new(&errors[0], None))?;
-        self.policy.set_choice(PolicyChoice { policy, rules }, || self.sync())
+        self.policy.set_choice(PolicyChoice { policy, rules }, || self.sync())?;
+        Ok(is_missing)
     }
 
-    /// Assigns a class to a running process or thread, or withdraws it.
-    pub(crate) fn set_class(&self, id: u32, class: Option<RequestClass>) -> Result<(), RequestRefusal> {
+    /// Assigns a class to a running process or thread, or withdraws it. Returns whether classes count under the policy
+    /// in force.
+    pub(crate) fn set_class(&self, id: u32, class: Option<RequestClass>) -> Result<bool, RequestRefusal> {
         self.policy.assigned_classes().assign(id, class).map_err(|source| {
             let error = WeirError::Task { pid: id, source };
             RequestRefusal::new(&error, error.help())
-        })
+        })?;
+        Ok(self.policy.in_force().follows_classes())
     }
 
     /// Deletes a volume that is not mounted.

@@ -107,7 +107,7 @@ pub(crate) fn status_line(report: &WakeUpReport) -> String {
     let seconds = report.held_ms / 1e3;
     let cost = report.processor_seconds_per_million_requests;
     format!(
-        "processors are kept awake while requests arrive: for {seconds:.1} s, {cost:.1} processor seconds per million requests"
+        "awake while requests arrive: for {seconds:.1} s, {cost:.1} processor seconds per million requests"
     )
 }
 

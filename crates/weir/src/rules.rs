@@ -7,7 +7,8 @@ use crate::escape_control_chars;
 use crate::rule_suggestions::suggest_rules;
 use crate::task_sampler::TaskSampler;
 use request::{Origin, RequestClass, RuleError, RuleMask, RuleSet, TaskFacts};
-use std::fs;
+use std::fs::File;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,6 +22,9 @@ pub(crate) fn run(command: &RulesCommand) -> Result<ExitCode, WeirError> {
     }
 }
 
+/// The largest file of rules, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
 /// Reads rules for a mount.
 pub(crate) fn load(path: &Path) -> Result<RuleSet, WeirError> {
     parse(path)?.map_err(|errors| {
@@ -31,7 +35,14 @@ pub(crate) fn load(path: &Path) -> Result<RuleSet, WeirError> {
 }
 
 fn parse(path: &Path) -> Result<Result<RuleSet, Vec<RuleError>>, WeirError> {
-    let text = fs::read(path).map_err(WeirError::io("reading the rules", path))?;
+    let mut text = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut text))
+        .map_err(WeirError::io("reading the rules", path))?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        let problem = "expected a file of at most 1 MiB".into();
+        return Ok(Err(vec![RuleError { line: 1, problem }]));
+    }
     Ok(RuleSet::parse(&String::from_utf8_lossy(&text)))
 }
 
@@ -52,6 +63,10 @@ fn load_or_report(path: &Path) -> Result<Option<RuleSet>, WeirError> {
 fn check(args: &RulesCheckArgs) -> Result<ExitCode, WeirError> {
     let Some(rules) = load_or_report(&args.file)? else { return Ok(ExitCode::FAILURE) };
     print_rules(&rules, RuleMask(!0));
+    if rules.rules().is_empty() {
+        let message = format!("{}: no rules: all requests are critical", args.file.display());
+        tracing::warn!("{}", escape_control_chars(&message));
+    }
     for covered in rules.covered_rules() {
         let message = format!(
             "{}: line {}: rule {} never decides: rule {} matches all that it matches",
@@ -69,18 +84,20 @@ fn test(args: &RulesTestArgs) -> Result<ExitCode, WeirError> {
     let Some(rules) = load_or_report(&args.file)? else { return Ok(ExitCode::FAILURE) };
     let task = host::read_task(args.pid).map_err(|source| WeirError::Task { pid: args.pid, source })?.facts;
     print_facts(&task);
+    let tag = RequestClass::named(&task.tag);
     let task = rules.task_mask(&task);
     match &args.path {
         Some(path) => {
+            warn_of_mount_point(path);
             let file = rules.file_mask(path.as_os_str().as_bytes());
             println!("\nRules that hold for the task and the file:");
             print_rules(&rules, task & file);
-            print_decision(&rules, task, file, &path.to_string_lossy());
+            print_decision(tag, rules.decide(task, file), &path.to_string_lossy());
         }
         None => {
             println!("\nRules that hold for the task:");
             print_rules(&rules, task);
-            print_decision(&rules, task, rules.unnamed_file_mask(), "files that no rule names");
+            print_decision(tag, rules.decide(task, rules.unnamed_file_mask()), "files that no rule names");
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -88,6 +105,9 @@ fn test(args: &RulesTestArgs) -> Result<ExitCode, WeirError> {
 
 fn suggest(args: &RulesSuggestArgs) -> Result<(), WeirError> {
     let mount = WeirMount::at(&args.dir)?;
+    if mount.is_dead() {
+        return Err(mount.gone());
+    }
     let in_proc =
         |source| WeirError::Io { doing: "looking at running programs", path: "/proc".into(), source };
     let mut sampler = TaskSampler::new(mount.device()).map_err(in_proc)?;
@@ -149,6 +169,18 @@ fn print_facts(facts: &TaskFacts) {
     println!("cgroup  {}", escape_control_chars(&facts.cgroup));
     println!("uid     {}", facts.uid);
     println!("nice    {}", facts.nice);
+    if !facts.tag.is_empty() {
+        println!("tag     {}", escape_control_chars(&facts.tag));
+    }
+}
+
+/// Warns of a path that begins with the mount point, which no rule sees.
+fn warn_of_mount_point(path: &Path) {
+    if let Ok((mount, inside)) = WeirMount::containing(path) {
+        let (path, dir) = (path.display(), mount.dir.display());
+        let message = format!("{path}: rules of the mount {dir} see this file as /{}", inside.display());
+        tracing::warn!("{}", escape_control_chars(&message));
+    }
 }
 
 /// Prints the rules of `mask`, which count from 1.
@@ -158,8 +190,12 @@ fn print_rules(rules: &RuleSet, mask: RuleMask) {
     }
 }
 
-fn print_decision(rules: &RuleSet, task: RuleMask, file: RuleMask, of_what: &str) {
-    let (rule, class) = rules.decide(task, file);
-    let decider = if rule == Origin::NO_RULE { "no rule".into() } else { format!("rule {}", rule + 1) };
-    println!("\n{}: {}, by {decider}", escape_control_chars(of_what), class.name());
+/// Prints who decides: the class that is the task's tag, or else the first rule.
+fn print_decision(tag: Option<RequestClass>, (rule, class): (u8, RequestClass), of_what: &str) {
+    let of_what = escape_control_chars(of_what);
+    match tag {
+        Some(tag) => println!("\n{of_what}: {}, by the tag, which comes before all rules", tag.name()),
+        None if rule == Origin::NO_RULE => println!("\n{of_what}: {}, by no rule", class.name()),
+        None => println!("\n{of_what}: {}, by rule {}", class.name(), rule + 1),
+    }
 }

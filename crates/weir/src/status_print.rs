@@ -5,8 +5,8 @@ use crate::escape_control_chars;
 use crate::pm_qos;
 use std::cmp::Reverse;
 use weir_status::{
-    BufferBytesReport, EpochReport, LatencyReport, RuleShareReport, SlowestCallsReport, SpaceReport,
-    StatusReport,
+    BufferBytesReport, EpochReport, LatencyReport, RuleShareReport, SettingsReport, SlowestCallsReport,
+    SpaceReport, StatusReport,
 };
 
 /// Prints the state of a mount, one fact a line.
@@ -33,6 +33,7 @@ pub(crate) fn print(report: &StatusReport) {
         println!("  AT RISK    the changes in memory could not be saved to the store yet: {why}");
     }
     print_problems(report);
+    print_policy(&report.settings);
     println!("  LSNs       {} applied, {} durable", report.lsns.applied, report.lsns.durable);
     let dirty = &report.dirty;
     println!(
@@ -64,9 +65,10 @@ pub(crate) fn print(report: &StatusReport) {
     print_epoch(&report.epoch);
     let reads = &counters.store_reads;
     println!(
-        "  fetched    {} pages for reads, {} by read-ahead, {} for writes, {} for write-back; store I/O for syncs: {}",
-        reads.for_reads, reads.ahead, reads.for_writes, reads.for_write_back, counters.store_io_for_syncs
+        "  fetched    {} pages for reads, {} by read-ahead, {} for writes, {} for write-back",
+        reads.for_reads, reads.ahead, reads.for_writes, reads.for_write_back
     );
+    println!("  syncs      waited for {} calls of the store", counters.store_io_for_syncs);
     print_slowest("store", &report.slowest_ms.store);
     print_slowest("buffer", &report.slowest_ms.buffer);
     println!("  wake-up    {}", pm_qos::status_line(&report.wake_up));
@@ -81,6 +83,17 @@ pub(crate) fn print(report: &StatusReport) {
             print_latency("  background", &by_class.background);
         }
     }
+}
+
+/// Prints the data mode, the policy and how many rules it has.
+fn print_policy(SettingsReport { data, policy, rules, .. }: &SettingsReport) {
+    let policy = escape_control_chars(policy.as_deref().unwrap_or("none"));
+    let rules = match rules.len() {
+        0 => String::new(),
+        1 => ", 1 rule".into(),
+        count => format!(", {count} rules"),
+    };
+    println!("  policy     {policy}{rules}; data {data}");
 }
 
 /// Prints what the buffer got since the mount, the most first.

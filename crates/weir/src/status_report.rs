@@ -220,6 +220,7 @@ impl MountedStore {
             policy: Some(in_force.policy())
                 .filter(|&policy| *policy != BufferPolicy::Streams)
                 .map(ToString::to_string),
+            rules: in_force.user_rules().map(ToString::to_string).collect(),
             threads: self.front.threads,
         }
     }

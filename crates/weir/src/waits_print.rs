@@ -67,8 +67,13 @@ fn wait_lines(wait: &WaitReport) -> Vec<String> {
         (None, Some(inode)) => add(&format!("for {cause}, inode {inode}")),
         (None, None) => add(&format!("for {cause}")),
     }
-    if let Some(rule) = &wait.rule {
-        add(&format!("{class}, by the rule: {}", escape_control_chars(rule)));
+    match &wait.rule {
+        // No rule of a file: weir's own, for a class that somebody gave to the thread.
+        Some(rule) if *rule == format!("{class} tag={class}") => {
+            add(&format!("{class}, by `weir class`, WEIR_TAG or user.weir.class"));
+        }
+        Some(rule) => add(&format!("{class}, by the rule: {}", escape_control_chars(rule))),
+        None => {}
     }
     if let Some(task) = wait.lent_for {
         let who = match task {
@@ -160,6 +165,12 @@ ENDED, the newest first
                  background, by the rule: background title=*checkpointer
                  lent priority, because it held up 708 postgres: app db";
         assert_eq!(lines(&report)[..8].join("\n"), expected);
+    }
+
+    #[test]
+    fn a_class_by_tag_is_no_rule_of_a_file() {
+        let wait = WaitReport { rule: Some("background tag=background".into()), ..wait() };
+        assert_eq!(wait_lines(&wait)[2].trim(), "background, by `weir class`, WEIR_TAG or user.weir.class");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::status_report::{millis, whole_millis};
 use cache::{RequestWait, RequestWaits, WaitCause};
 use device::Clock;
 use fs::Ino;
-use host::SystemClock;
+use host::{SystemClock, shell_quoted};
 use request::Origin;
 use std::time::Duration;
 use weir_status::{WaitReport, WaitsReport};
@@ -51,12 +51,13 @@ impl MountedStore {
     }
 
     /// The file or directory at a path from the mount's root. Links are not followed.
-    fn inode_at(&self, path: &str) -> Result<Ino, RequestRefusal> {
+    pub(crate) fn inode_at(&self, path: &str) -> Result<Ino, RequestRefusal> {
         path.split('/').filter(|name| !name.is_empty()).try_fold(Ino::ROOT, |directory, name| {
             let found = self.stack.fs.lookup(directory, name.as_bytes());
             found.map(|found| found.ino).map_err(|error| {
-                let at = self.dir.join(path);
-                RequestRefusal::new(&format!("{}: {error}", at.display()), None)
+                let (dir, at) = (&self.dir, self.dir.join(path));
+                let help = format!("`weir why {}` shows the waits of all files", shell_quoted(dir));
+                RequestRefusal::new(&format!("{}: {error}", at.display()), Some(help.into()))
             })
         })
     }

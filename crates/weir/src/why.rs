@@ -21,6 +21,7 @@ const THREADS_MAX: usize = 1 << 16;
 
 pub(crate) fn run(args: &WhyArgs) -> Result<(), WeirError> {
     let (mount, inside) = WeirMount::containing(&args.path)?;
+    let is_part = args.pid.is_some() || !inside.as_os_str().is_empty();
     let request = json!({ "operation": "why", "path": inside.to_string_lossy() });
     let mut report: WaitsReport = mount.connect()?.report_for(&request)?;
     if let Some(pid) = args.pid {
@@ -30,6 +31,8 @@ pub(crate) fn run(args: &WhyArgs) -> Result<(), WeirError> {
     add_titles(&mut report);
     if args.json {
         println!("{:#}", serde_json::to_value(&report).expect("a report has string keys"));
+    } else if is_part && report.waiting.is_empty() && report.ended.is_empty() {
+        println!("nothing waits here, and the last 256 waits of a millisecond and more were elsewhere");
     } else {
         waits_print::print(&report);
     }

@@ -87,6 +87,16 @@ impl PolicyInForce {
         &self.choice.policy
     }
 
+    /// The rules of the user's file.
+    pub(crate) fn user_rules(&self) -> impl Iterator<Item = &ClassRule> {
+        self.choice.rules.rules().iter()
+    }
+
+    /// Whether the classes of requests count.
+    pub(crate) fn follows_classes(&self) -> bool {
+        matches!(self.policy(), BufferPolicy::Critical(_))
+    }
+
     /// The rule that decided about a request `age` ago, if the rules are still the same.
     pub(crate) fn rule_since(&self, rule: u8, age: Duration) -> Option<&ClassRule> {
         let rule = self.rules.rules().get(usize::from(rule))?;

@@ -130,6 +130,42 @@ fn rules_are_tried_on_a_running_task() {
 }
 
 #[test]
+fn a_tag_decides_before_all_rules() {
+    let sandbox = Sandbox::new();
+    let path = rules_file(&sandbox, "critical");
+    let shell = format!("exec {} rules test {} $$ /file", env!("CARGO_BIN_EXE_weir"), path.display());
+    let output = succeeds(weir().args(["class", "background", "--", "sh", "-c", &shell]));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_says(&said, "\ntag     background\n");
+    assert_says(&said, "\n/file: background, by the tag, which comes before all rules\n");
+}
+
+#[test]
+fn a_path_that_begins_with_the_mount_point_is_warned_of() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let pid = std::process::id().to_string();
+    let path = rules_file(&sandbox, "critical file=/a/b");
+    let output = succeeds(weir().args(["rules", "test"]).arg(path).arg(pid).arg(mounted.path("a").join("b")));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_says(&said, &format!("rules of the mount {} see this file as /a/b\n", mounted.dir().display()));
+    mounted.unmount();
+}
+
+#[test]
+fn files_without_rules_and_huge_files_are_named() {
+    let sandbox = Sandbox::new();
+    let output = succeeds(weir().args(["rules", "check"]).arg(rules_file(&sandbox, "# none\n")));
+    assert_says(&String::from_utf8_lossy(&output.stderr), "no rules: all requests are critical\n");
+    let output = weir().args(["rules", "check", "/dev/zero"]).output().expect("the command starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert_says(&String::from_utf8_lossy(&output.stderr), "expected a file of at most 1 MiB\n");
+}
+
+#[test]
 fn a_task_that_is_gone_is_named() {
     let sandbox = Sandbox::new();
     let path = rules_file(&sandbox, "critical");
@@ -173,6 +209,20 @@ fn suggested_rules_name_servers_and_others() {
     assert_eq!(checked, "   1  critical title=\"db: app *\"\n   2  background title=\"db: checkpointer\"\n");
     drop(programs);
     mounted.unmount();
+}
+
+#[test]
+fn dead_mounts_get_no_suggestions() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mut mounted = sandbox.mount();
+    mounted.signal("KILL");
+    mounted.ended();
+    let said = fails(weir().args(["rules", "suggest", "--for", "1s"]).arg(mounted.dir()));
+    assert_says(&said, "the daemon has ended");
+    mounted.kill();
 }
 
 #[test]

@@ -244,6 +244,65 @@ fn a_running_process_and_its_children_are_what_weir_class_says() {
 }
 
 #[test]
+fn status_shows_the_policy_and_its_rules() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let rules = sandbox.path("rules");
+    fs::write(&rules, "critical  title=a\nbackground\n").expect("a file");
+    let mounted = sandbox.mount_with(&["--rules", rules.to_str().expect("UTF-8")]);
+    let shown =
+        || String::from_utf8(succeeds(weir().arg("status").arg(mounted.dir())).stdout).expect("UTF-8");
+    assert_says(&shown(), "  policy     critical, 2 rules; data ordered\n");
+    assert_eq!(mounted.status().settings.rules, ["critical title=a", "background"]);
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "none", "--data", "journal"]));
+    assert_says(&shown(), "  policy     none; data journal\n");
+    assert!(mounted.status().settings.rules.is_empty());
+    mounted.unmount();
+}
+
+#[test]
+fn a_policy_for_a_missing_file_is_warned_of() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let said = || {
+        let output = succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "file=/a/wal"]));
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    assert_says(&said(), "warning: --policy file=/a/wal: the mount has no such file yet\n");
+    fs::create_dir_all(mounted.path("a/wal")).expect("a directory");
+    assert_eq!(said(), "");
+    mounted.unmount();
+}
+
+#[test]
+fn a_class_that_does_not_count_yet_is_warned_of() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let pid = std::process::id().to_string();
+    let said = |class: &str| {
+        let output = succeeds(weir().args(["class", class, "--pid", &pid]).arg(mounted.dir()));
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    assert_says(&said("background"), "warning: classes do not count yet");
+    assert_eq!(said("none"), "");
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "critical"]));
+    assert_eq!(said("critical"), "");
+    assert_eq!(said("none"), "");
+    let wrong = weir().args(["class", "background", "--pid", "-1"]).output().expect("weir starts");
+    assert_eq!(wrong.status.code(), Some(2));
+    assert_says(&String::from_utf8_lossy(&wrong.stderr), "-1 is not in 1..=4294967295");
+    mounted.unmount();
+}
+
+#[test]
 fn a_thread_is_what_it_says_from_its_next_request_on() {
     if !can_mount() {
         return;

@@ -50,7 +50,10 @@ fn a_writer_that_waits_for_the_buffer_is_shown() {
     let of_file = |path| String::from_utf8(succeeds(weir().arg("why").arg(path)).stdout).expect("UTF-8");
     assert_says(&of_file(&path), "space in the buffer");
     assert_says(&of_file(&other), "nothing waits");
-    assert_says(&fails(weir().arg("why").arg(mounted.path("nothing"))), "nothing");
+    assert_says(&of_file(&other), "the last 256 waits of a millisecond and more were elsewhere");
+    let said = fails(weir().arg("why").arg(mounted.path("nothing")));
+    assert_says(&said, "nothing: no such file");
+    assert_says(&said, &format!("`weir why {}` shows", mounted.dir().display()));
     assert_says(&fails(weir().arg("why").arg("/proc")), "/proc");
     drop(file);
     mounted.unmount();
