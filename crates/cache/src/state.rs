@@ -18,9 +18,10 @@ use crate::task::BackgroundTask;
 use buffer::Buffer;
 use request::RequestClass;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use store::Store;
+use store::{Store, VolumeId};
 
 /// Shared by all clones of a `Cache`, its reservations and its steps.
 pub(crate) struct CacheShared {
@@ -49,6 +50,8 @@ pub(crate) struct CacheState {
     pub(crate) seeks: SeekQueue,
     pub(crate) streams: StreamDetector,
     pub(crate) counters: CacheCounters,
+    /// Volumes that are known to be writable.
+    pub(crate) writable: BTreeSet<VolumeId>,
 }
 
 impl CacheState {
@@ -62,6 +65,7 @@ impl CacheState {
             seeks: SeekQueue::default(),
             streams: StreamDetector::default(),
             counters: CacheCounters { replayed, ..CacheCounters::default() },
+            writable: BTreeSet::new(),
         }
     }
 

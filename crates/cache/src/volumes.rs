@@ -74,6 +74,7 @@ impl VolumeManager {
         self.maintainer.with_space(delete)?;
         self.record_store_batch();
         let mut state = self.shared.state();
+        state.writable.remove(&volume);
         let (reservations, waiters) = state.pages.drop_volume(volume);
         state.space.release(reservations);
         state.reads.unblock();

@@ -27,6 +27,7 @@ use request::Origin;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
+use store::VolumeMode;
 
 /// Bytes of the largest `write`; all of them are in memory. Linux has a limit, too (2 GiB), and a FUSE
 /// request carries 1 MiB.
@@ -83,14 +84,16 @@ impl Fs {
     /// Opens the file system in `volume` of the cache's store, and reads all its metadata.
     ///
     /// Deletes files that were unlinked but open when the file system was last in use: in the background, if
-    /// there is no space at once.
+    /// there is no space at once. In a read-only volume nothing is deleted, and changes are refused with
+    /// [`CacheError::ReadOnlyVolume`].
     ///
     /// # Errors
     /// [`FsError::Corrupt`] if the volume holds no file system, a newer one, or a damaged one. Nothing is
     /// changed then.
     pub fn open(cache: Arc<Cache>, volume: VolumeId, clock: Arc<dyn Clock>) -> Result<Fs, FsError> {
+        let is_read_only = cache.store().volumes().mode(volume) == Some(VolumeMode::ReadOnly);
         let core = FsCore::open(cache, volume, clock)?;
-        let orphans = core.read_state().orphans()?;
+        let orphans = if is_read_only { Vec::new() } else { core.read_state().orphans()? };
         for (slot, generation) in orphans {
             // An orphan that cannot be freed now stays in the list until the next opening.
             core.run_transaction(

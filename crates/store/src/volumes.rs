@@ -25,6 +25,11 @@ impl<'a> StoreVolumes<'a> {
         self.shared.map().volumes.iter().map(|(id, volume)| (id, volume.mode)).collect()
     }
 
+    /// Whether a volume may be changed; `None` if it does not exist.
+    pub fn mode(&self, volume: VolumeId) -> Option<VolumeMode> {
+        self.shared.map().volumes.get(volume).map(|volume| volume.mode)
+    }
+
     /// All volumes, ordered by number.
     pub fn describe(&self) -> Vec<VolumeInfo> {
         self.shared.map().volumes.describe_all()
