@@ -22,10 +22,10 @@ use crate::types::{
 };
 use crate::xattr::{CAPABILITY, XattrChange, XattrKey, XattrOutcome};
 use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, SyncScope, TransactionCost, VolumeInUse};
-use device::{Clock, Lsn, VolumeId};
+use device::{Clock, Lsn, PageNo, SharedPage, VolumeId};
 use request::Origin;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 use store::VolumeMode;
 
@@ -55,30 +55,19 @@ pub struct Fs {
 }
 
 impl Fs {
-    /// Makes an empty file system, durable on return.
+    /// The first pages of the metadata of an empty file system, with which its
+    /// [volume is created](Cache::create_volume).
     ///
-    /// The root belongs to `owner`. `secret` is the key of inode numbers and name hashes. The volume must be
-    /// new: object 0 is overwritten.
+    /// The root belongs to `owner`. `secret` is the key of inode numbers and name hashes.
     pub fn create(
-        cache: &Arc<Cache>,
-        volume: VolumeId,
         clock: &dyn Clock,
         owner: CallerCredentials,
         secret: [u8; 16],
-    ) -> Result<(), FsError> {
-        let mut state = FsState::blank(volume, secret)?;
+    ) -> Result<Vec<(PageNo, SharedPage)>, FsError> {
+        let mut state = FsState::blank(VolumeId::MAIN, secret)?;
         let mut tx = FsTransaction::begin(&mut state, clock.wall_nanos(), &[]);
         tx.format_volume(owner, secret)?;
-        let changes = tx.changes();
-        let reservation = Arc::new(Mutex::new(None));
-        let slot = reservation.clone();
-        let set = move |admitted| *slot.lock().expect("nobody panics holding a reservation") = Some(admitted);
-        cache.admit(TransactionCost::of(&changes), Box::new(set));
-        let take = || reservation.lock().expect("nobody panics holding a reservation").take();
-        let mut reservation = step_until(cache, take).ok_or(FsError::NoSpace)??;
-        cache.apply(&mut reservation, &changes)?;
-        drop(reservation);
-        Ok(cache.drain()?)
+        Ok(tx.written_pages())
     }
 
     /// Opens the file system in `volume` of the cache's store, and reads all its metadata.

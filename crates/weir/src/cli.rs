@@ -469,8 +469,8 @@ pub(crate) struct VolumeListArgs {
 
 /// Delete a volume that is not mounted
 ///
-/// You cannot delete the volume `main`. weir frees the blocks that the volume shares with no other volume in
-/// the background, a few at a time, and continues after a crash.
+/// weir frees the blocks that the volume shares with no other volume in the background, a few at a time, and
+/// continues after a crash.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeDeleteArgs {
     /// The directory on which another volume of the store is mounted

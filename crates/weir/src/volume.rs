@@ -4,12 +4,14 @@ use crate::cli::{VolumeCloneArgs, VolumeCommand, VolumeDeleteArgs, VolumeListArg
 use crate::control_client::WeirMount;
 use crate::error::WeirError;
 use crate::media::{self, store_of};
-use device::OverlayDevice;
-use host::DiskAccess;
+use cache::Cache;
+use device::{Clock, OverlayDevice};
+use fs::{CallerCredentials, Fs};
+use host::{DiskAccess, SystemClock, random_bytes};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
-use store::{MAIN_VOLUME_NAME, Store, VolumeId, VolumeInfo, VolumeMode};
+use store::{MAIN_VOLUME_NAME, NewVolume, Store, VolumeId, VolumeInfo, VolumeMode};
 
 pub(crate) fn run(command: &VolumeCommand) -> Result<(), WeirError> {
     match command {
@@ -125,6 +127,23 @@ pub(crate) fn rfc3339(seconds: u64) -> String {
     let minute = rest / 60 % 60;
     let second = rest % 60;
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// Makes a volume with an empty file system, which belongs to the user of this process. `path` is the store's
+/// path for messages.
+pub(crate) fn create_volume(cache: &Cache, path: &Path, name: &str) -> Result<(), WeirError> {
+    let clock = SystemClock::new();
+    let owner = CallerCredentials {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        umask: 0,
+    };
+    let pages = Fs::create(&clock, owner, random_bytes())
+        .map_err(|source| WeirError::Fs { path: path.into(), source })?;
+    let created = u64::try_from(clock.wall_nanos()).unwrap_or(0);
+    let new = NewVolume { name, mode: VolumeMode::Writable, created };
+    let created = cache.create_volume(&new, &pages);
+    created.map(drop).map_err(|source| WeirError::Cache { path: path.into(), source })
 }
 
 /// The volume that `weir mount` mounts by default.

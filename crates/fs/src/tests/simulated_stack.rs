@@ -53,7 +53,8 @@ impl SimulatedStack {
         let mut stack =
             SimulatedStack { store, buffer, clock, fetch, memory, open: None, operations: 0, opened: 0 };
         let cache = stack.cache();
-        Fs::create(&cache, VolumeId::MAIN, &*stack.clock, OWNER, SECRET).expect("a new file system");
+        let pages = Fs::create(&*stack.clock, OWNER, SECRET).expect("a new file system");
+        cache.create_volume(&NewVolume { name: "main", ..NewVolume::default() }, &pages).expect("space");
         drop(cache);
         stack.start();
         stack
@@ -454,6 +455,7 @@ fn a_volume_without_a_file_system_is_refused() {
     buffer::Buffer::format(&*buffer, id).expect("a format");
     let store = Arc::new(Store::open(store).expect("a store"));
     let cache = Cache::open(store, buffer, stack.clock.clone(), CacheSettings::default()).expect("a cache");
+    cache.create_volume(&NewVolume { name: "main", ..NewVolume::default() }, &[]).expect("space");
     let error = Fs::open(Arc::new(cache), VolumeId::MAIN, stack.clock).err().expect("refused");
     assert!(error.to_string().contains("no file system"), "{error}");
 }
