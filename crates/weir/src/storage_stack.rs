@@ -98,6 +98,13 @@ pub(crate) fn create_main(media: &StoreMedia) -> Result<(), WeirError> {
     cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
 }
 
+/// Opens a store that is not mounted, to change its volumes. What the buffer has stays there for the next
+/// mount.
+pub(crate) fn open_to_change_volumes(media: &StoreMedia) -> Result<Cache, WeirError> {
+    let opened = open_cache(media, CacheSettings::default(), DiskAccess::Write, ExpectedBuffer::LastUsed)?;
+    Ok(opened.cache)
+}
+
 /// The state after the content of a buffer was written back.
 #[derive(Debug)]
 pub(crate) struct WrittenBack {
