@@ -60,8 +60,8 @@ fn volumes_are_changed_with_crashes_in_between_and_break_no_promise() {
         assert!(crashes.get(phase).is_some_and(|&times| times >= 5), "{phase}: {crashes:?}");
     }
     let VolumeCounts { copies, creations, renamings, deletions, mounts, looks, meanwhile, found } = all;
-    let seldom = [copies, creations, renamings, deletions, mounts, looks].iter().any(|&count| count < 50)
-        || meanwhile < 20;
+    let seldom = [copies, deletions, mounts, looks].iter().any(|&count| count < 50)
+        || [creations, renamings, meanwhile].iter().any(|&count| count < 20);
     assert!(!seldom && found > 0, "the run tests little: {all:?}");
 }
 
