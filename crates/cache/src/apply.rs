@@ -6,7 +6,7 @@ use crate::change::{ObjectChange, SpaceClaim, TransactionCost, TransactionRecord
 use crate::commit::Committer;
 use crate::error::CacheError;
 use crate::locks::OrderedGuard;
-use crate::planted_bug::is_refused;
+use crate::planted_bug::{CacheBug, is_planted, is_refused};
 use crate::range_ops::TRANSFER_PAGES_MAX;
 use crate::record_applier::{LazyNow, RecordApplier, RecordEffects};
 use crate::space::ReservedSpace;
@@ -14,10 +14,11 @@ use crate::state::{CacheShared, CacheState};
 use crate::stream_detector::StreamDetector;
 use crate::task::BackgroundTask;
 use buffer::LogRecord;
-use device::Lsn;
+use device::{Lsn, ObjectId};
 use request::Origin;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use store::StoreError;
+use store::{StoreError, VolumeId, VolumeMode};
 
 /// The result of a transaction that did not reserve its space before.
 pub(crate) enum AppliedAtOnce {
@@ -54,6 +55,7 @@ impl TransactionApplier {
         ensure_sensible(changes)?;
         let mut cost = TransactionCost { claim, origin, ..TransactionCost::of(changes) };
         let mut state = self.shared.state();
+        self.ensure_writable(&mut state.writable, changes)?;
         if cost.bypass_pages > 0 && !self.note_stream_writes(&mut state.streams, changes) {
             cost.bypass_pages = 0;
         }
@@ -79,6 +81,7 @@ impl TransactionApplier {
         ensure_sensible(changes)?;
         let mut state = self.shared.state();
         state.log.ensure_works()?;
+        self.ensure_writable(&mut state.writable, changes)?;
         let count = changes.iter().map(ObjectChange::pages).sum();
         let reserved = reservation.space();
         let CacheState { pages, space, .. } = &mut *state;
@@ -89,6 +92,26 @@ impl TransactionApplier {
         let applied = self.append_and_change(&mut state, reserved, changes, may_bypass);
         let is_awaited = applied.is_ok() && reservation.release_unused(&mut state);
         self.end_apply(state, applied, is_awaited)
+    }
+
+    /// Refuses changes of volumes that are read-only, or do not exist. The store would refuse them, too, but
+    /// only at write-back, and for ever. `known` saves asking the store again.
+    fn ensure_writable(
+        &self,
+        known: &mut BTreeSet<VolumeId>,
+        changes: &[ObjectChange<'_>],
+    ) -> Result<(), CacheError> {
+        for ObjectId { volume, .. } in changes.iter().flat_map(ObjectChange::changed_objects) {
+            if known.contains(&volume) || is_planted(CacheBug::ReadOnlyVolumeChanged) {
+                continue;
+            }
+            match self.shared.store().volumes().mode(volume) {
+                Some(VolumeMode::Writable) => drop(known.insert(volume)),
+                Some(VolumeMode::ReadOnly) => return Err(CacheError::ReadOnlyVolume { volume }),
+                None => return Err(StoreError::NoSuchVolume { volume }.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Notes the transaction's writes to files. Returns whether their whole pages may bypass the buffer: one of

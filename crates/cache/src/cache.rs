@@ -21,7 +21,7 @@ use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProg
 use crate::volumes::{VolumeInUse, VolumeManager};
 use crate::write_back::{WriteBack, WriteBackReason};
 use buffer::{Buffer, BufferError, GroupNo};
-use device::{Clock, Device, Incarnation, ObjectId, PageNo};
+use device::{Clock, Device, Incarnation, ObjectId, PageNo, SharedPage};
 use request::{LendingLevel, Origin, RuleSet};
 use std::ops::Range;
 use std::sync::Arc;
@@ -420,9 +420,31 @@ impl Cache {
         synchronous::read_all_now(&self.parts.shared, object, ranges)
     }
 
-    /// Keeps `volume` from being deleted until the result is dropped.
+    /// Keeps `volume` from being deleted and renamed until the result is dropped.
     pub fn use_volume(&self, volume: VolumeId) -> VolumeInUse {
         self.parts.volumes.use_volume(volume)
+    }
+
+    /// Makes a new volume, durable on return, with `pages` as the first ones of its metadata.
+    ///
+    /// # Errors
+    /// Those of [`StoreVolumes::create`](store::StoreVolumes::create). There is no new volume then, unless the
+    /// write to the store's log failed: that is not known until the next start.
+    pub fn create_volume(
+        &self,
+        new: &NewVolume<'_>,
+        pages: &[(PageNo, SharedPage)],
+    ) -> Result<VolumeId, CacheError> {
+        self.parts.volumes.create(new, pages)
+    }
+
+    /// Renames a volume that is not [in use](Cache::use_volume), durably on return.
+    ///
+    /// # Errors
+    /// [`CacheError::InUse`], or those of [`StoreVolumes::rename`](store::StoreVolumes::rename). The name is the
+    /// old one then, unless the write to the store's log failed: that is not known until the next start.
+    pub fn rename_volume(&self, volume: VolumeId, name: &str) -> Result<(), CacheError> {
+        self.parts.volumes.rename(volume, name)
     }
 
     /// Makes a new volume that is what `from` is at some point in time during the call: it has every change

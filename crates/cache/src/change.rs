@@ -3,7 +3,7 @@
 use crate::page_table::{PageKey, PageTable, pages_of};
 use crate::range_ops::{excess_pages, reserved_pages};
 use buffer::{LogRecord, TRANSFER_BYTES};
-use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer};
+use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, TransferKind};
 use request::Origin;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -121,6 +121,21 @@ impl ObjectChange<'_> {
         let has_no_hole = offset <= size
             && (whole.end <= size || size <= whole.start || size.is_multiple_of(BLOCK_BYTES as u64));
         has_no_hole.then_some(whole)
+    }
+
+    /// The objects that it changes: the target of a clone, and both objects of a move.
+    pub(crate) fn changed_objects(&self) -> impl Iterator<Item = ObjectId> + use<> {
+        let (one, other) = match *self {
+            ObjectChange::Write { object, .. }
+            | ObjectChange::FileWrite { object, .. }
+            | ObjectChange::LogBypassed { object }
+            | ObjectChange::Zero { object, .. }
+            | ObjectChange::Delete { object } => (object, None),
+            ObjectChange::Transfer(PageTransfer { kind, from, to, .. }) => {
+                (to, Some(from).filter(|_| kind == TransferKind::Move))
+            }
+        };
+        std::iter::once(one).chain(other)
     }
 
     /// Whether it changes, or copies from, this object.

@@ -60,6 +60,12 @@ pub enum CacheError {
         /// The volume.
         volume: VolumeId,
     },
+    /// The volume may not be changed.
+    #[error("volume {volume} is read-only")]
+    ReadOnlyVolume {
+        /// Which.
+        volume: VolumeId,
+    },
     /// A single transaction is larger than the buffer allows.
     #[error("a transaction of {bytes} bytes is over the limit of {limit}")]
     TooBig {
@@ -113,7 +119,8 @@ impl CacheError {
                  device has bad blocks, copy it to a good device; to go on with this store, without what only the buffer has, run \
                  `weir replace-buffer --accept-loss`"
             }
-            CacheError::InUse { .. } => "to delete it, unmount it and mount another volume",
+            CacheError::InUse { .. } => "to delete or rename it, unmount it and mount another volume",
+            CacheError::ReadOnlyVolume { .. } => "change a writable clone of it instead",
             CacheError::TooBig { .. } | CacheError::TransferTooLong { .. } => "split it into smaller ones",
             CacheError::BadTransfer | CacheError::MustWait | CacheError::Stopping => return None,
         };

@@ -58,6 +58,8 @@ pub enum CacheBug {
     OverdueNotLogged,
     /// The end of a mount does not log bypassed pages that it could not store.
     EndWithoutCommit,
+    /// A change of a read-only volume is applied.
+    ReadOnlyVolumeChanged,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -19,9 +19,10 @@ use crate::task::BackgroundTask;
 use buffer::Buffer;
 use request::RequestClass;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
-use store::Store;
+use store::{Store, VolumeId};
 
 /// Shared by all clones of a `Cache`, its reservations and its steps.
 pub(crate) struct CacheShared {
@@ -51,6 +52,8 @@ pub(crate) struct CacheState {
     pub(crate) streams: StreamDetector,
     pub(crate) waits: WaitLog,
     pub(crate) counters: CacheCounters,
+    /// Volumes that are known to be writable.
+    pub(crate) writable: BTreeSet<VolumeId>,
 }
 
 impl CacheState {
@@ -65,6 +68,7 @@ impl CacheState {
             streams: StreamDetector::default(),
             waits: WaitLog::default(),
             counters: CacheCounters { replayed, ..CacheCounters::default() },
+            writable: BTreeSet::new(),
         }
     }
 

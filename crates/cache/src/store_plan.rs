@@ -212,7 +212,7 @@ mod tests {
     use crate::delta::PageDelta;
     use device::{Incarnation, StoreId, VolumeId};
     use sim_disk::{PowerSupply, SimDisk};
-    use store::StoreLayout;
+    use store::{NewVolume, StoreLayout};
 
     const OBJECT: ObjectId = VolumeId::MAIN.object(5, 1);
 
@@ -223,6 +223,10 @@ mod tests {
         Store::format(&*disk, &layout).expect("large enough");
         let store = Store::open(disk).expect("a new store");
         store.begin(Incarnation(1)).expect("the first");
+        store
+            .volumes()
+            .create(&NewVolume { name: "main", ..NewVolume::default() }, &[], Lsn(0))
+            .expect("space");
         let whole = |page| StoreChange::Write {
             object: OBJECT,
             page: PageNo(page),

@@ -23,7 +23,7 @@ use crate::rescue::{FINISHED_RESCUE, UNFINISHED_RESCUE};
 use crate::state::CacheShared;
 use crate::task::{BackgroundTask, StepProgress};
 use crate::write_back::{FrozenBatch, FrozenPage, STEP_PAGES, WriteBack, WriteBackReason};
-use device::Lsn;
+use device::{Lsn, PageNo, SharedPage};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ const FEW_PAGES: usize = 4096;
 /// The number of users of each volume in use.
 type VolumeUsers = OrderedMutex<BTreeMap<VolumeId, u64>>;
 
-/// Clones and deletes volumes.
+/// Creates, clones, renames and deletes volumes.
 pub(crate) struct VolumeManager {
     used: Arc<VolumeUsers>,
     shared: Arc<CacheShared>,
@@ -60,10 +60,46 @@ impl VolumeManager {
         VolumeInUse { used: self.used.clone(), volume }
     }
 
-    pub(crate) fn delete(&self, volume: VolumeId) -> Result<(), CacheError> {
+    pub(crate) fn create(
+        &self,
+        new: &NewVolume<'_>,
+        pages: &[(PageNo, SharedPage)],
+    ) -> Result<VolumeId, CacheError> {
+        ensure_not_reserved(new.name)?;
+        let create = || {
+            let _turn = self.write_back.lock();
+            self.shared.ensure_works()?;
+            // As for a deletion.
+            let durable = self.shared.buffer().durable_lsn();
+            Ok(self.shared.store_io().volumes().create(new, pages, durable)?)
+        };
+        let volume = self.maintainer.with_space(create)?;
+        self.record_store_batch();
+        Ok(volume)
+    }
+
+    pub(crate) fn rename(&self, volume: VolumeId, name: &str) -> Result<(), CacheError> {
+        ensure_not_reserved(name)?;
+        self.ensure_unused(volume)?;
+        let rename = || {
+            let _turn = self.write_back.lock();
+            self.shared.ensure_works()?;
+            Ok(self.shared.store_io().volumes().rename(volume, name)?)
+        };
+        self.maintainer.with_space(rename)?;
+        self.record_store_batch();
+        Ok(())
+    }
+
+    fn ensure_unused(&self, volume: VolumeId) -> Result<(), CacheError> {
         if self.used.lock().contains_key(&volume) {
             return Err(CacheError::InUse { volume });
         }
+        Ok(())
+    }
+
+    pub(crate) fn delete(&self, volume: VolumeId) -> Result<(), CacheError> {
+        self.ensure_unused(volume)?;
         let _turn = self.write_back.lock();
         // Range operations between this volume and others.
         let of_others = |op: &RangeOp| op.volumes().contains(&volume) && op.volumes() != [volume; 2];
@@ -74,6 +110,7 @@ impl VolumeManager {
         self.maintainer.with_space(delete)?;
         self.record_store_batch();
         let mut state = self.shared.state();
+        state.writable.remove(&volume);
         let (reservations, waiters) = state.pages.drop_volume(volume);
         state.space.release(reservations);
         state.reads.unblock();
@@ -109,14 +146,7 @@ impl VolumeManager {
         is_expendable: bool,
     ) -> Result<VolumeId, CacheError> {
         self.shared.store().volumes().check_clone(from, new.name)?;
-        if let Some(prefix) =
-            [UNFINISHED_RESCUE, FINISHED_RESCUE].into_iter().find(|&prefix| new.name.starts_with(prefix))
-        {
-            let why = format!(
-                "names that begin with {prefix} are reserved for data that weir saves when a buffer fails"
-            );
-            return Err(StoreError::BadName { name: new.name.into(), why }.into());
-        }
+        ensure_not_reserved(new.name)?;
         self.write_back_most()?;
         let _turn = self.write_back.lock();
         self.shared.ensure_works()?;
@@ -211,7 +241,20 @@ impl VolumeManager {
     }
 }
 
-/// A volume in use. Until this is dropped, it cannot be deleted.
+/// Refuses names that rescues use.
+fn ensure_not_reserved(name: &str) -> Result<(), CacheError> {
+    match [UNFINISHED_RESCUE, FINISHED_RESCUE].into_iter().find(|&prefix| name.starts_with(prefix)) {
+        Some(prefix) => {
+            let why = format!(
+                "names that begin with {prefix} are reserved for data that weir saves when a buffer fails"
+            );
+            Err(StoreError::BadName { name: name.into(), why }.into())
+        }
+        None => Ok(()),
+    }
+}
+
+/// A volume in use. Until this is dropped, it can be neither deleted nor renamed.
 pub struct VolumeInUse {
     used: Arc<VolumeUsers>,
     volume: VolumeId,

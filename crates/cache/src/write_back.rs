@@ -1119,7 +1119,7 @@ mod tests {
     use device::{BLOCK_BYTES, Device, Incarnation, StoreId};
     use sim_disk::{PowerSupply, SimDisk};
     use std::cell::{Cell, RefCell};
-    use store::{StoreLayout, VolumeId};
+    use store::{NewVolume, StoreLayout, VolumeId};
 
     #[test]
     fn what_was_applied_before_a_part_found_no_space_is_not_applied_again() {
@@ -1128,6 +1128,10 @@ mod tests {
             .expect("large enough");
         let store = Store::open(disk).expect("a new store");
         store.begin(Incarnation(1)).expect("the first");
+        store
+            .volumes()
+            .create(&NewVolume { name: "main", ..NewVolume::default() }, &[], Lsn(0))
+            .expect("space");
         // Each page in a leaf of its own.
         let write = |number: u64| StoreChange::Write {
             object: VolumeId::MAIN.object(5, 1),
@@ -1165,6 +1169,10 @@ mod tests {
             .expect("large enough");
         let store = Store::open(disk).expect("a new store");
         store.begin(Incarnation(1)).expect("the first");
+        store
+            .volumes()
+            .create(&NewVolume { name: "main", ..NewVolume::default() }, &[], Lsn(0))
+            .expect("space");
         let long = VolumeId::MAIN.object(5, 1);
         let short = VolumeId::MAIN.object(6, 1);
         let write = |object, number: u64, page_lsn| StoreChange::Write {

@@ -66,8 +66,8 @@ use crate::settings::CacheSettings;
 use crate::task::{BackgroundTask, CacheCompletion, StepProgress};
 
 use ::buffer::Buffer;
-use ::store::{Store, StoreLayout};
-use device::{Clock, Lsn, StoreId, VolumeId};
+use ::store::{NewVolume, Store, StoreLayout};
+use device::{Clock, Incarnation, Lsn, StoreId, VolumeId};
 use request::Origin;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
@@ -103,6 +103,19 @@ fn failure(model: impl Fn() + Send + Sync + 'static) -> String {
     message.or_else(|| failed.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
 }
 
+/// Makes volume 0 in a new store, as `weir format` does.
+fn make_main(disk: &Arc<SimDisk>) {
+    let begun = |incarnation| {
+        let store = Store::open(disk.clone()).expect("a new store");
+        store.begin(Incarnation(incarnation)).expect("a higher one");
+        store
+    };
+    let main = NewVolume { name: "main", ..NewVolume::default() };
+    begun(1).volumes().create(&main, &[], Lsn(0)).expect("space");
+    // Nothing is left in the log.
+    begun(2);
+}
+
 /// An empty store and its buffer. Every order gets copies.
 static FORMATTED: LazyLock<[Arc<SimDisk>; 2]> = LazyLock::new(|| {
     let disk = |name, blocks| SimDisk::new(name, blocks, &PowerSupply::new(), 7);
@@ -110,6 +123,7 @@ static FORMATTED: LazyLock<[Arc<SimDisk>; 2]> = LazyLock::new(|| {
     let buffer = disk("buffer", BUFFER_BLOCKS);
     let layout = StoreLayout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
     Store::format(&*store, &layout).expect("a disk that is large enough");
+    make_main(&store);
     Buffer::format(&*buffer, ID).expect("a disk that is large enough");
     [store, buffer]
 });

@@ -87,7 +87,7 @@ impl Block {
 }
 
 impl VolumeId {
-    /// The volume that every store has: the file system that `format` made.
+    /// The number of a store's first volume: that which `weir format` makes, and calls `main`.
     pub const MAIN: VolumeId = VolumeId(0);
 
     /// An object of this volume.

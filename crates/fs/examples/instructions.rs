@@ -24,7 +24,7 @@ use std::hint::black_box;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use store::{Store, StoreLayout};
+use store::{NewVolume, Store, StoreLayout};
 
 const OPERATIONS: u64 = 20_000;
 const WRITE_BYTES: usize = 512;
@@ -90,7 +90,9 @@ fn main() {
     let store = Arc::new(Store::open(store).expect("a store"));
     let cache = Cache::open(store, buffer, clock.clone(), CacheSettings::default()).expect("a cache");
     let cache = Arc::new(cache);
-    Fs::create(&cache, VolumeId::MAIN, &*clock, OWNER, [3; 16]).expect("a new file system");
+    let pages = Fs::create(&*clock, OWNER, [3; 16]).expect("a new file system");
+    let main = NewVolume { name: "main", ..NewVolume::default() };
+    cache.create_volume(&main, &pages).expect("space");
     let fs = Fs::open(cache.clone(), VolumeId::MAIN, clock.clone()).expect("a file system");
     let ino = one_create(&fs, b"file").expect("made at once").ino;
     let (sender, written) = channel();

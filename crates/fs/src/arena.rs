@@ -16,12 +16,12 @@ use crate::inode::InodeNumbering;
 use crate::owner_table::{OwnerIndex, OwnerIndexChange};
 use crate::plant::never_undoes;
 use cache::{ObjectChange, TransactionCost};
-use device::{BLOCK_BYTES, ObjectId, VolumeId};
+use device::{BLOCK_BYTES, ObjectId, Page, PageNo, SharedPage, VolumeId};
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::mem::take;
 use std::ops::{Deref, Range};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -372,6 +372,20 @@ impl<'a> FsTransaction<'a> {
             });
         }
         changes
+    }
+
+    /// The arena's pages with changes, as a whole.
+    pub(crate) fn written_pages(&self) -> Vec<(PageNo, SharedPage)> {
+        let ranges = self.written_ranges().into_iter();
+        let pages: BTreeSet<PageNo> =
+            ranges.flat_map(|(from, to)| PageNo::of(from).0..=PageNo::of(to - 1).0).map(PageNo).collect();
+        let whole = |page: PageNo| {
+            let bytes = self.state.arena.bytes(page.offset(), BLOCK_BYTES).expect("it was just written");
+            let mut whole = Page::zeroed();
+            whole.0.copy_from_slice(bytes);
+            (page, Arc::new(whole))
+        };
+        pages.into_iter().map(whole).collect()
     }
 
     /// Makes the changes in memory final.

@@ -22,11 +22,12 @@ use crate::types::{
 };
 use crate::xattr::{CAPABILITY, XattrChange, XattrKey, XattrOutcome};
 use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, SyncScope, TransactionCost, VolumeInUse};
-use device::{Clock, Lsn, VolumeId};
+use device::{Clock, Lsn, PageNo, SharedPage, VolumeId};
 use request::Origin;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
+use store::VolumeMode;
 
 /// Bytes of the largest `write`; all of them are in memory. Linux has a limit, too (2 GiB), and a FUSE
 /// request carries 1 MiB.
@@ -54,43 +55,34 @@ pub struct Fs {
 }
 
 impl Fs {
-    /// Makes an empty file system, durable on return.
+    /// The first pages of the metadata of an empty file system, with which its
+    /// [volume is created](Cache::create_volume).
     ///
-    /// The root belongs to `owner`. `secret` is the key of inode numbers and name hashes. The volume must be
-    /// new: object 0 is overwritten.
+    /// The root belongs to `owner`. `secret` is the key of inode numbers and name hashes.
     pub fn create(
-        cache: &Arc<Cache>,
-        volume: VolumeId,
         clock: &dyn Clock,
         owner: CallerCredentials,
         secret: [u8; 16],
-    ) -> Result<(), FsError> {
-        let mut state = FsState::blank(volume, secret)?;
+    ) -> Result<Vec<(PageNo, SharedPage)>, FsError> {
+        let mut state = FsState::blank(VolumeId::MAIN, secret)?;
         let mut tx = FsTransaction::begin(&mut state, clock.wall_nanos(), &[]);
         tx.format_volume(owner, secret)?;
-        let changes = tx.changes();
-        let reservation = Arc::new(Mutex::new(None));
-        let slot = reservation.clone();
-        let set = move |admitted| *slot.lock().expect("nobody panics holding a reservation") = Some(admitted);
-        cache.admit(TransactionCost::of(&changes), Box::new(set));
-        let take = || reservation.lock().expect("nobody panics holding a reservation").take();
-        let mut reservation = step_until(cache, take).ok_or(FsError::NoSpace)??;
-        cache.apply(&mut reservation, &changes)?;
-        drop(reservation);
-        Ok(cache.drain()?)
+        Ok(tx.written_pages())
     }
 
     /// Opens the file system in `volume` of the cache's store, and reads all its metadata.
     ///
     /// Deletes files that were unlinked but open when the file system was last in use: in the background, if
-    /// there is no space at once.
+    /// there is no space at once. In a read-only volume nothing is deleted, and changes are refused with
+    /// [`CacheError::ReadOnlyVolume`].
     ///
     /// # Errors
     /// [`FsError::Corrupt`] if the volume holds no file system, a newer one, or a damaged one. Nothing is
     /// changed then.
     pub fn open(cache: Arc<Cache>, volume: VolumeId, clock: Arc<dyn Clock>) -> Result<Fs, FsError> {
+        let is_read_only = cache.store().volumes().mode(volume) == Some(VolumeMode::ReadOnly);
         let core = FsCore::open(cache, volume, clock)?;
-        let orphans = core.read_state().orphans()?;
+        let orphans = if is_read_only { Vec::new() } else { core.read_state().orphans()? };
         for (slot, generation) in orphans {
             // An orphan that cannot be freed now stays in the list until the next opening.
             core.run_transaction(

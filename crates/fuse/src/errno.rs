@@ -36,7 +36,7 @@ fn errno(error: &FsError) -> Errno {
         FsError::Unsupported => Errno::OPNOTSUPP,
         FsError::Cache(error) if error.is_full() => Errno::NOSPC,
         FsError::Cache(CacheError::TooBig { .. }) => Errno::TOOBIG,
-        FsError::Cache(CacheError::ReadOnly { .. }) => Errno::ROFS,
+        FsError::Cache(CacheError::ReadOnly { .. } | CacheError::ReadOnlyVolume { .. }) => Errno::ROFS,
         FsError::Cache(_) => Errno::IO,
         FsError::Corrupt { .. } => Errno::IO,
     }
@@ -58,6 +58,8 @@ mod tests {
         let why = buffer::BufferError::TransactionTooLarge { bytes: 2, limit: 1 };
         let over = FsError::Cache(CacheError::ReadOnly { why: why.clone() });
         assert_eq!(errno(&over), Errno::ROFS);
+        let read_only = FsError::Cache(CacheError::ReadOnlyVolume { volume: store::VolumeId(1) });
+        assert_eq!(errno(&read_only), Errno::ROFS);
         assert_eq!(errno(&FsError::Cache(why.into())), Errno::IO);
         let too_big = FsError::Cache(CacheError::TooBig { bytes: 2, limit: 1 });
         assert_eq!(errno(&too_big), Errno::TOOBIG);

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Instant;
-use store::{Store, StoreChange, StoreLayout};
+use store::{NewVolume, Store, StoreChange, StoreLayout};
 
 /// Pages of one vector, as the cache writes them.
 const VECTOR_PAGES: u64 = 256;
@@ -134,6 +134,8 @@ fn main() {
         .expect("a large device");
     let store = Store::open(memory.clone()).expect("a new store");
     store.begin(Incarnation(1)).expect("a new store");
+    let main = NewVolume { name: "main", ..NewVolume::default() };
+    store.volumes().create(&main, &[], Lsn(0)).expect("a new store");
     for (first, page_lsn) in (0..extents).step_by(VECTOR_PAGES as usize).zip(1..) {
         write(&store, (first..extents.min(first + VECTOR_PAGES)).map(|extent| 2 * extent), page_lsn);
         if store.maintenance().blocks_since_checkpoint() >= CHECKPOINT_BLOCKS {

@@ -73,14 +73,9 @@ impl StoreChange {
     /// The log entry of this change, without the places of a write's block and its copy.
     pub(crate) fn log_entry(&self) -> LogEntry {
         match self {
-            StoreChange::Write { object, page, bytes, page_lsn } => LogEntry::Write {
-                object: *object,
-                page: *page,
-                page_lsn: *page_lsn,
-                place: Block(0),
-                copy: None,
-                crc: crc32c::crc32c(&bytes.0),
-            },
+            StoreChange::Write { object, page, bytes, page_lsn } => {
+                LogEntry::write(*object, *page, bytes, *page_lsn)
+            }
             StoreChange::Deltas { object, block, page_lsn } => LogEntry::Deltas {
                 object: *object,
                 first: block.first(),

@@ -141,11 +141,9 @@ pub(crate) fn check(shared: &StoreShared, writer: &StoreWriter, report: &mut dyn
 /// Checks that the leaves of volumes match the volumes in memory.
 fn check_volumes(shared: &StoreShared, report: &mut dyn FnMut(StoreFinding)) {
     let stored = shared.holding_nodes(|| shared.resolve(|map| map.volumes.read_tree(&map.nodes)));
-    let Ok(Some(mut stored)) = stored else {
+    let Ok(Some(stored)) = stored else {
         return report(StoreFinding::about("the tree of volumes cannot be one".to_owned()));
     };
-    // The main volume has no entry as long as it has no properties.
-    stored.entry(VolumeId::MAIN).or_default();
     let map = shared.map();
     let known: BTreeSet<VolumeId> =
         stored.keys().copied().chain(map.volumes.iter().map(|(id, _)| id)).collect();

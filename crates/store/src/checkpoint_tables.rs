@@ -235,7 +235,7 @@ fn decode_tables(bytes: &[u8], geometry: StoreGeometry) -> Option<DecodedTables>
     let settings = StoreSettings::decode(rest.get(..head.settings.get() as usize)?);
     let volumes = NodeTree { root: NodeId(head.volumes.get()), height: head.volumes_height };
     let next = VolumeId(head.next_volume.get());
-    let is_sensible = volumes.height <= VOLUMES_HEIGHT_MAX && next > VolumeId::MAIN && head.doubted <= 1;
+    let is_sensible = volumes.height <= VOLUMES_HEIGHT_MAX && head.doubted <= 1;
     let doubted = head.doubted != 0;
     is_sensible.then_some(DecodedTables { pages, segments, volumes, dying, settings, next, doubted })
 }

@@ -188,9 +188,6 @@ pub enum StoreError {
         /// Which.
         volume: VolumeId,
     },
-    /// The volume that a store always has cannot be deleted.
-    #[error("volume 0 is the file system itself and cannot be deleted")]
-    MainVolume,
     /// The volume table is full.
     #[error("a store has at most {limit} volumes")]
     TooManyVolumes {
@@ -276,7 +273,7 @@ impl StoreError {
                 "look whether the file or partition was cut off, and restore its end"
             }
             StoreError::CannotCount { .. } => "copy what can still be read",
-            StoreError::BadName { .. } => "a name is made of letters, digits and . _ - + : @",
+            StoreError::BadName { .. } => "choose another name, of letters, digits and . _ - + : @",
             StoreError::NameTaken { .. } => "choose another name, or delete that volume first",
             StoreError::ReadOnlyVolume { .. } => "change a writable clone of it instead",
             StoreError::TooManyVolumes { .. } => "delete some first",
@@ -291,7 +288,6 @@ impl StoreError {
             | StoreError::Lost { .. }
             | StoreError::DeltasFull { .. }
             | StoreError::NoSuchVolume { .. }
-            | StoreError::MainVolume
             | StoreError::NotBegun
             | StoreError::OldIncarnation { .. } => return None,
         };

@@ -8,8 +8,10 @@ pub(crate) use zerocopy::little_endian::{U16, U32, U64};
 /// The version of all structures.
 pub(crate) const VERSION: u32 = 2;
 /// The draft of version 2, which is not released yet. Every change of this format or the buffer's raises it.
-/// A store of another draft is refused.
-pub(crate) const DRAFT: u32 = 5;
+/// A store of another draft is refused, except one of [`DRAFT_BEFORE`].
+pub(crate) const DRAFT: u32 = 6;
+/// The draft in which volume 0 always exists, and is called `main`. The first mount raises it.
+pub(crate) const DRAFT_BEFORE: u32 = 5;
 
 /// Pages that a page leaf covers: 20 bytes each leave a third of the node for entries of delta blocks.
 pub(crate) const LEAF_PAGES: u64 = 128;

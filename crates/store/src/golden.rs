@@ -3,6 +3,7 @@
 use crate::checkpoint_root::{CheckpointRoot, LogCursor, NewestLsns, StreamExtent, TablesStream};
 use crate::checkpoint_tables::encode_tables;
 use crate::delta_block::{DeltaBlock, DeltaPacker, DeltaPiece, overlay_delta};
+use crate::format::DRAFT;
 use crate::log_entry::{BatchOrigin, ChunkHead, LogEntry, decode_chunk, encode_chunk};
 use crate::map::{
     BlockEntry, DeltaEntry, MapNodes, MapVolumes, NodeBody, NodeId, NodeTable, NodeTree, PageMap,
@@ -17,7 +18,7 @@ use device::{Block, BufferId, Device, Incarnation, Lsn, Page, PageNo, PageTransf
 const ID: StoreId = StoreId(*b"0123456789abcdef");
 
 fn geometry() -> StoreGeometry {
-    StoreGeometry { id: ID, total_blocks: 4 + 48 * 16, segment_blocks: 16, segments: 48 }
+    StoreGeometry { id: ID, total_blocks: 4 + 48 * 16, segment_blocks: 16, segments: 48, draft: DRAFT }
 }
 
 fn root() -> CheckpointRoot {
@@ -75,7 +76,7 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
             lsn: Lsn(505),
             created: 1_234_567_890,
         },
-        LogEntry::NameVolume { volume: VolumeId(9), part: b"nightly".to_vec() },
+        LogEntry::NameVolume { volume: VolumeId(9), part: b"nightly".to_vec(), begins: true },
         LogEntry::DeleteVolume { volume: VolumeId(2), lsn: Lsn(506) },
         LogEntry::Write {
             object: VolumeId(2).object(0, 1),
@@ -92,6 +93,13 @@ fn chunk() -> (ChunkHead, Vec<LogEntry>) {
             page_lsn: Lsn(509),
             place: Block(95),
             crc: 0xdede_1ade,
+        },
+        LogEntry::CreateVolume {
+            volume: VolumeId(10),
+            mode: VolumeMode::ReadOnly,
+            lsn: Lsn(510),
+            created: 1_234_567_891,
+            size: 1 << 40,
         },
     ];
     let head = ChunkHead {
@@ -172,6 +180,7 @@ fn volume_leaf() -> NodeBody {
         name: "nightly".to_owned(),
         created: 1_234_567_890,
         from: VolumeId(2),
+        size: 1 << 40,
     });
     leaf
 }

@@ -48,6 +48,15 @@ pub(crate) enum LogEntry {
         transfer: PageTransfer,
         lsn: Lsn,
     },
+    CreateVolume {
+        volume: VolumeId,
+        mode: VolumeMode,
+        lsn: Lsn,
+        /// Time in nanoseconds since 1970.
+        created: u64,
+        /// The bytes of a block device; 0 for a file system.
+        size: u64,
+    },
     CloneVolume {
         from: VolumeId,
         to: VolumeId,
@@ -56,10 +65,12 @@ pub(crate) enum LogEntry {
         /// Time in nanoseconds since 1970.
         created: u64,
     },
-    /// A part of a volume's name. The parts follow the entry of the volume's clone, in order.
+    /// A part of a volume's name. The parts are in one batch, in order.
     NameVolume {
         volume: VolumeId,
         part: Vec<u8>,
+        /// Whether the name begins here: the volume loses the name that it has.
+        begins: bool,
     },
     DeleteVolume {
         volume: VolumeId,
@@ -68,6 +79,12 @@ pub(crate) enum LogEntry {
 }
 
 impl LogEntry {
+    /// The entry of a page to be written, without the places of its block and its copy.
+    pub(crate) fn write(object: ObjectId, page: PageNo, bytes: &Page, page_lsn: Lsn) -> LogEntry {
+        let crc = crc32c::crc32c(&bytes.0);
+        LogEntry::Write { object, page, page_lsn, place: Block(0), copy: None, crc }
+    }
+
     /// The highest LSN of the change.
     pub(crate) fn lsn(&self) -> Lsn {
         match self {
@@ -76,6 +93,7 @@ impl LogEntry {
             LogEntry::Punch { lsn, .. }
             | LogEntry::Delete { lsn, .. }
             | LogEntry::Transfer { lsn, .. }
+            | LogEntry::CreateVolume { lsn, .. }
             | LogEntry::CloneVolume { lsn, .. }
             | LogEntry::DeleteVolume { lsn, .. } => *lsn,
         }
@@ -139,9 +157,10 @@ impl LogEntry {
                 TransferKind::Clone => smallvec![to],
                 TransferKind::Move => smallvec![from, to],
             },
-            LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. } => {
-                smallvec![]
-            }
+            LogEntry::CreateVolume { .. }
+            | LogEntry::CloneVolume { .. }
+            | LogEntry::NameVolume { .. }
+            | LogEntry::DeleteVolume { .. } => smallvec![],
         }
     }
 
@@ -154,7 +173,9 @@ impl LogEntry {
             | LogEntry::Delete { object, .. } => (object.volume, None),
             LogEntry::Transfer { transfer, .. } => (transfer.from.volume, Some(transfer.to.volume)),
             LogEntry::CloneVolume { to, .. } => (*to, None),
-            LogEntry::NameVolume { volume, .. } | LogEntry::DeleteVolume { volume, .. } => (*volume, None),
+            LogEntry::CreateVolume { volume, .. }
+            | LogEntry::NameVolume { volume, .. }
+            | LogEntry::DeleteVolume { volume, .. } => (*volume, None),
         };
         std::iter::once(one).chain(other)
     }
@@ -231,12 +252,16 @@ const CLONE_VOLUME: u8 = 6;
 const DELETE_VOLUME: u8 = 7;
 const NAME_VOLUME: u8 = 8;
 const DELTAS: u8 = 9;
+const CREATE_VOLUME: u8 = 10;
 
 /// Bytes of a volume's name that fit into a log entry.
 pub(crate) const NAME_PART_BYTES: usize = 64;
 
-/// In a log entry of a volume's clone: the clone is read-only.
+/// In a log entry of a new volume or of a clone: it is read-only.
 const READ_ONLY: u32 = 1;
+
+/// In a log entry of a name: the name begins here.
+const NAME_BEGINS: u8 = 1;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -272,7 +297,7 @@ struct LogEntryBytes {
     other: U64,
     volume_to: U32,
     generation_to: U32,
-    /// Target's slot; or the place of a copy, or bits of a leaf's pages (low half).
+    /// Target's slot; or the place of a copy, bits of a leaf's pages (low half), or a size.
     slot_to: U64,
     /// Target's first page; or bits of a leaf's pages (high half).
     at: U64,
@@ -416,21 +441,40 @@ fn encode_entry(entry: &LogEntry) -> LogEntryBytes {
                 ..of(kind, *from, *lsn)
             }
         }
+        LogEntry::CreateVolume { volume, mode, lsn, created, size } => LogEntryBytes {
+            other: (*created).into(),
+            generation_to: mode_to_bits(*mode).into(),
+            slot_to: (*size).into(),
+            ..of(CREATE_VOLUME, volume.object(0, 0), *lsn)
+        },
         LogEntry::CloneVolume { from, to, mode, lsn, created } => LogEntryBytes {
             volume_to: to.0.into(),
             other: (*created).into(),
-            generation_to: if *mode == VolumeMode::ReadOnly { READ_ONLY } else { 0 }.into(),
+            generation_to: mode_to_bits(*mode).into(),
             ..of(CLONE_VOLUME, from.object(0, 0), *lsn)
         },
         LogEntry::DeleteVolume { volume, lsn } => of(DELETE_VOLUME, volume.object(0, 0), *lsn),
-        LogEntry::NameVolume { volume, part } => encode_name(*volume, part),
+        LogEntry::NameVolume { volume, part, begins } => encode_name(*volume, part, *begins),
     }
 }
 
-fn encode_name(volume: VolumeId, part: &[u8]) -> LogEntryBytes {
+fn mode_to_bits(mode: VolumeMode) -> u32 {
+    if mode == VolumeMode::ReadOnly { READ_ONLY } else { 0 }
+}
+
+fn mode_from_bits(bits: u32) -> Option<VolumeMode> {
+    match bits {
+        0 => Some(VolumeMode::Writable),
+        READ_ONLY => Some(VolumeMode::ReadOnly),
+        _ => None,
+    }
+}
+
+fn encode_name(volume: VolumeId, part: &[u8], begins: bool) -> LogEntryBytes {
     let mut bytes = [0; ENTRY_BYTES];
     bytes[0] = NAME_VOLUME;
     bytes[1] = part.len() as u8;
+    bytes[2] = if begins { NAME_BEGINS } else { 0 };
     bytes[4..8].copy_from_slice(&volume.0.to_le_bytes());
     bytes[8..8 + part.len()].copy_from_slice(part);
     LogEntryBytes::read_from_bytes(&bytes).expect("exactly as long")
@@ -439,7 +483,7 @@ fn encode_name(volume: VolumeId, part: &[u8]) -> LogEntryBytes {
 fn decode_name(bytes: &[u8]) -> Option<LogEntry> {
     let part = bytes[8..].get(..usize::from(bytes[1]))?.to_vec();
     let volume = VolumeId(u32::from_le_bytes(bytes[4..8].try_into().ok()?));
-    Some(LogEntry::NameVolume { volume, part })
+    Some(LogEntry::NameVolume { volume, part, begins: bytes[2] == NAME_BEGINS })
 }
 
 fn decode_entry(bytes: &[u8]) -> Option<LogEntry> {
@@ -485,17 +529,14 @@ fn decode_entry(bytes: &[u8]) -> Option<LogEntry> {
             }
             LogEntry::Transfer { transfer, lsn }
         }
-        CLONE_VOLUME => LogEntry::CloneVolume {
-            from: volume,
-            to: volume_to,
-            mode: match bytes.generation_to.get() {
-                0 => VolumeMode::Writable,
-                READ_ONLY => VolumeMode::ReadOnly,
-                _ => return None,
-            },
-            lsn,
-            created: other,
-        },
+        CREATE_VOLUME => {
+            let mode = mode_from_bits(bytes.generation_to.get())?;
+            LogEntry::CreateVolume { volume, mode, lsn, created: other, size: bytes.slot_to.get() }
+        }
+        CLONE_VOLUME => {
+            let mode = mode_from_bits(bytes.generation_to.get())?;
+            LogEntry::CloneVolume { from: volume, to: volume_to, mode, lsn, created: other }
+        }
         DELETE_VOLUME => LogEntry::DeleteVolume { volume, lsn },
         _ => return None,
     })
@@ -550,8 +591,15 @@ mod tests {
                 lsn: Lsn(14),
                 created: 16,
             },
-            LogEntry::NameVolume { volume: VolumeId(9), part: b"a name".to_vec() },
-            LogEntry::NameVolume { volume: VolumeId(9), part: vec![b'n'; NAME_PART_BYTES] },
+            LogEntry::NameVolume { volume: VolumeId(9), part: vec![b'n'; NAME_PART_BYTES], begins: true },
+            LogEntry::NameVolume { volume: VolumeId(9), part: b"a name".to_vec(), begins: false },
+            LogEntry::CreateVolume {
+                volume: VolumeId(10),
+                mode: VolumeMode::Writable,
+                lsn: Lsn(18),
+                created: 19,
+                size: 1 << 40,
+            },
             LogEntry::DeleteVolume { volume: VolumeId(9), lsn: Lsn(15) },
         ];
         let head = ChunkHead {

@@ -21,9 +21,10 @@ pub(crate) const RUN_BLOCKS_MAX: u64 = 1024;
 /// The device and its layout. A crash loses only the counters.
 pub(crate) struct StoreMedium {
     device: Arc<dyn Device>,
-    /// The layout when the store was opened. The number of segments may be out of date.
+    /// The layout when the store was opened. The number of segments and the draft may be out of date.
     opened_geometry: StoreGeometry,
     segments: AtomicU32,
+    draft: AtomicU32,
     counting: AtomicStoreCounters,
     flushes: DeviceFlusher,
     /// The host file system had no space when it was last asked.
@@ -38,6 +39,7 @@ impl StoreMedium {
             device,
             opened_geometry: geometry,
             segments: AtomicU32::new(geometry.segments),
+            draft: AtomicU32::new(geometry.draft),
             counting: AtomicStoreCounters::default(),
             flushes: DeviceFlusher::default(),
             is_host_fs_full: AtomicBool::new(false),
@@ -56,12 +58,14 @@ impl StoreMedium {
 
     /// The current layout.
     pub(crate) fn geometry(&self) -> StoreGeometry {
-        self.opened_geometry.with_segments(self.segments.load(Ordering::Acquire))
+        let geometry = self.opened_geometry.with_segments(self.segments.load(Ordering::Acquire));
+        StoreGeometry { draft: self.draft.load(Ordering::Acquire), ..geometry }
     }
 
-    /// The store has grown.
-    pub(crate) fn set_geometry(&self, grown: StoreGeometry) {
-        self.segments.store(grown.segments, Ordering::Release);
+    /// The store has grown, or has another draft.
+    pub(crate) fn set_geometry(&self, geometry: StoreGeometry) {
+        self.segments.store(geometry.segments, Ordering::Release);
+        self.draft.store(geometry.draft, Ordering::Release);
     }
 
     pub(crate) fn counting(&self) -> &AtomicStoreCounters {

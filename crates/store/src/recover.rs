@@ -6,8 +6,9 @@
 //! 2. Read the tables of the newest valid root: segments, node table, dying list, settings. If they cannot be
 //!    read, take the other root: the log from there leads over the same batches. This comes first because the
 //!    node table says where all other nodes are.
-//! 3. Read the tree of volumes. It comes before the log because any log entry may change any volume; with all
-//!    volumes in memory, entries about volumes need no further node.
+//! 3. Read the tree of volumes. In a store of the draft before, add volume 0 to it. This comes before the log
+//!    because any log entry may change any volume; with all volumes in memory, entries about volumes need no
+//!    further node.
 //! 4. Follow the log from the root's cursor, and collect chunks to batches. A batch is *sure* once a later
 //!    chunk says that it was durable. Sure batches are applied in log order, many at a time, so that their
 //!    nodes are read together. The last complete batch waits for step 6.
@@ -164,7 +165,14 @@ impl StoreRecovery {
             place: root.tables.extents.first().map_or(Block(0), |extent| extent.at),
             what: "the tree of volumes".to_owned(),
         })?;
-        shared.map_mut().volumes.set_volumes(volumes);
+        {
+            let mut map = shared.map_mut();
+            map.volumes.set_volumes(volumes);
+            if shared.medium.geometry().has_implied_main() {
+                let PageMap { volumes, nodes, .. } = &mut *map;
+                volumes.add_implied_main(nodes);
+            }
+        }
         Ok(StoreRecovery { shared })
     }
 

@@ -661,6 +661,7 @@ impl SegmentTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::DRAFT;
     use device::StoreId;
 
     /// A table as a root of generation 9 has it, after which the log goes on in segment 0. Segments 0 and 1
@@ -672,6 +673,7 @@ mod tests {
             total_blocks: 4 + 48 * 16,
             segment_blocks: 16,
             segments: 48,
+            draft: DRAFT,
         };
         let mut used = vec![SegmentEntry::default(); 48];
         let of = |usage, live, twin| SegmentEntry { usage, live, age: 0, mirror: twin };

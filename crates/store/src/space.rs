@@ -248,7 +248,10 @@ impl PageMap {
         for log_entry in log_entries {
             let of_objects = !matches!(
                 log_entry,
-                LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. }
+                LogEntry::CreateVolume { .. }
+                    | LogEntry::CloneVolume { .. }
+                    | LogEntry::NameVolume { .. }
+                    | LogEntry::DeleteVolume { .. }
             );
             let settled = |volume: &VolumeId| of_objects && self.volumes.is_unshared(&self.nodes, *volume);
             let changed = log_entry.changed_volumes().filter(|volume| !settled(volume));
@@ -288,7 +291,8 @@ impl PageMap {
                     object(&transfer.to);
                     ranges += self.nodes_for_transfer(transfer);
                 }
-                LogEntry::CloneVolume { .. }
+                LogEntry::CreateVolume { .. }
+                | LogEntry::CloneVolume { .. }
                 | LogEntry::NameVolume { .. }
                 | LogEntry::DeleteVolume { .. } => {}
             }

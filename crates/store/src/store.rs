@@ -56,7 +56,7 @@ impl Store {
         StoreData::new(&self.shared, &self.writer, &self.maintenance)
     }
 
-    /// Lists, clones and deletes volumes.
+    /// Lists, creates, clones, renames and deletes volumes.
     pub fn volumes(&self) -> StoreVolumes<'_> {
         StoreVolumes::new(&self.shared, &self.writer)
     }
@@ -71,8 +71,8 @@ impl Store {
         StoreMaintenance::new(&self.shared, &self.writer, &self.maintenance)
     }
 
-    /// Lays out an empty store on `device` and makes it durable. Overwrites what was there, its superblock
-    /// last: a crash before the end leaves what `open` refuses, or an empty store.
+    /// Lays out a store without volumes on `device` and makes it durable. Overwrites what was there, its
+    /// superblock last: a crash before the end leaves what `open` refuses, or an empty store.
     ///
     /// # Errors
     /// [`StoreError::BadSizes`] with the least size, before anything is written; the device's.
@@ -85,7 +85,7 @@ impl Store {
         let next = take();
         let nodes = segments.take_mirrored_pair(SegmentUse::Nodes).expect("a new store has free segments");
         let nodes_of = MapNodes::new(NodeTable::new(), segments);
-        let mut map = PageMap::new(nodes_of, MapVolumes::main_only(), NewestLsns::default());
+        let mut map = PageMap::new(nodes_of, MapVolumes::default(), NewestLsns::default());
         let at = geometry.segment_start(nodes);
         let copy = map.nodes.segments.mirror_of(at).expect("taken as a pair");
         let needed = map.stream_blocks(0);
@@ -259,7 +259,8 @@ impl Store {
     /// If recovery has read a later batch, that is written again first: a flush that failed before the start
     /// may have dropped it from a cache that still serves it to readers. Then both roots are written anew,
     /// and the log starts in a segment of its own: what an earlier incarnation left half-written is never
-    /// read again. After a crash meanwhile, the store opens with the old incarnation or the new one.
+    /// read again. After a crash meanwhile, the store opens with the old incarnation or the new one. A store of
+    /// the draft before gets the new one last.
     ///
     /// # Errors
     /// [`StoreError::OldIncarnation`]; [`StoreError::ChangeBelowDamage`], with nothing written, unless the

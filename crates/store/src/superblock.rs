@@ -1,5 +1,5 @@
 //! The superblock, block 0: which store this is, and its sizes. Written when the store is formatted, grown or
-//! repaired, and at no other time.
+//! repaired, and when its draft is raised, and at no other time.
 //!
 //! The last block of the store is a copy of the superblock. A mount never uses the copy: a store with a
 //! damaged first block is refused until you repair it, so that you notice a failing disk. The roots tell
@@ -48,6 +48,7 @@ pub(crate) struct StoreGeometry {
     pub(crate) total_blocks: u64,
     pub(crate) segment_blocks: u64,
     pub(crate) segments: u32,
+    pub(crate) draft: u32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -89,7 +90,7 @@ impl StoreGeometry {
         }
         let segments = u32::try_from(segments.min(SEGMENTS_MAX)).expect("limited just now");
         let total_blocks = total_blocks(u64::from(segments), segment_blocks);
-        Ok(StoreGeometry { id: layout.id, total_blocks, segment_blocks, segments })
+        Ok(StoreGeometry { id: layout.id, total_blocks, segment_blocks, segments, draft: DRAFT })
     }
 
     /// The geometry of this store with another number of segments.
@@ -145,7 +146,7 @@ impl StoreGeometry {
             leaf_objects: (LEAF_OBJECTS as u32).into(),
             inner_children: (INNER_CHILDREN as u32).into(),
             table_nodes: (TABLE_NODES as u32).into(),
-            draft: DRAFT.into(),
+            draft: self.draft.into(),
         };
         let mut page = Page::zeroed();
         bytes.write_to_prefix(&mut page.0).expect("smaller than a page");
@@ -184,10 +185,20 @@ impl StoreGeometry {
         let at = self.copy_at();
         let mut page = Page::zeroed();
         match device.read(at, std::slice::from_mut(&mut *page)) {
-            Ok(()) if page == self.encode() => None,
+            // A crash while the draft was raised leaves a copy with the new one.
+            Ok(()) if page == self.encode() || page == self.with_new_draft().encode() => None,
             Ok(()) => Some(format!("block {at}: the superblock's copy is not what was written")),
             Err(error) => Some(format!("the superblock's copy: {error}")),
         }
+    }
+
+    /// Whether volume 0 exists though no leaf of volumes may say so.
+    pub(crate) fn has_implied_main(&self) -> bool {
+        self.draft == DRAFT_BEFORE
+    }
+
+    fn with_new_draft(self) -> StoreGeometry {
+        StoreGeometry { draft: DRAFT, ..self }
     }
 
     /// Whether a valid root says that the first blocks are of another store, or of a larger one. (The store
@@ -277,7 +288,7 @@ fn validate(device: &dyn Device, block: &SuperblockBytes) -> Result<StoreGeometr
     let name = || device.name().to_owned();
     let draft = block.draft.get();
     match block.head.version.get() {
-        VERSION if draft == DRAFT => {}
+        VERSION if [DRAFT_BEFORE, DRAFT].contains(&draft) => {}
         VERSION => return Err(StoreError::OtherDraft { device: name(), found: draft }),
         found if found > VERSION => return Err(StoreError::NewerVersion { device: name(), found }),
         found => return Err(StoreError::OldVersion { device: name(), found }),
@@ -288,7 +299,32 @@ fn validate(device: &dyn Device, block: &SuperblockBytes) -> Result<StoreGeometr
         total_blocks: block.total_blocks.get(),
         segment_blocks: u64::from(block.segment_blocks.get()),
         segments: block.segments.get(),
+        draft,
     })
+}
+
+/// Raises the draft of a store whose roots have nothing left that only the draft before allows. Durable on
+/// return. As the two drafts differ in one sector, a crash leaves a superblock with either.
+pub(crate) fn raise_draft(
+    device: &dyn Device,
+    geometry: StoreGeometry,
+    flush: impl Fn() -> Result<(), StoreError>,
+) -> Result<StoreGeometry, StoreError> {
+    let raised = geometry.with_new_draft();
+    write_both(device, raised, flush)?;
+    Ok(raised)
+}
+
+/// Writes the copy of the superblock, then the superblock.
+fn write_both(
+    device: &dyn Device,
+    geometry: StoreGeometry,
+    flush: impl Fn() -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    device.write(geometry.copy_at(), &[*geometry.encode()])?;
+    flush()?;
+    device.write(SUPERBLOCK, &[*geometry.encode()])?;
+    flush()
 }
 
 /// Grows the store to `blocks` blocks of `device`, or to all that the device has. Durable on return.
@@ -315,10 +351,7 @@ pub(crate) fn grow(
         let help = "make the device larger first, or leave out `--size`".into();
         return Err(StoreError::CannotGrow { device: device.name().to_owned(), why, help });
     }
-    device.write(grown.copy_at(), &[*grown.encode()])?;
-    flush()?;
-    device.write(SUPERBLOCK, &[*grown.encode()])?;
-    flush()?;
+    write_both(device, grown, flush)?;
     Ok(grown)
 }
 

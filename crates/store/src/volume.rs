@@ -15,7 +15,7 @@ pub enum VolumeMode {
     ReadOnly,
 }
 
-/// The name of the volume that every store has.
+/// The name of the volume that `weir format` makes, and `weir mount` mounts by default.
 pub const MAIN_VOLUME_NAME: &str = "main";
 
 /// Most bytes of a name, as in other volume managers.
@@ -26,7 +26,7 @@ pub(crate) const VOLUME_NAME_BYTES_MAX: usize = 127;
 pub(crate) const VOLUMES_MAX: usize = 65_536;
 
 /// A volume to be made.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct NewVolume<'a> {
     /// Its name: see [`check_volume_name`].
     pub name: &'a str,
@@ -47,7 +47,7 @@ pub struct VolumeInfo {
     pub name: String,
     /// When it was made, in nanoseconds since 1970; 0 if unknown.
     pub created: u64,
-    /// The volume that it was cloned from, which may be deleted; `None` for the volume that every store has.
+    /// The volume that it was cloned from, which may be deleted; `None` if it is no clone.
     pub from: Option<VolumeId>,
 }
 
@@ -80,4 +80,16 @@ pub fn check_volume_name(name: &str) -> Result<(), StoreError> {
         return bad("it begins with neither a letter nor a digit");
     }
     Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::store::Store;
+
+    /// Makes volume 0, as `weir format` does.
+    pub(crate) fn make_main(store: &Store) {
+        let main = NewVolume { name: MAIN_VOLUME_NAME, ..NewVolume::default() };
+        store.volumes().create(&main, &[], Lsn(0)).expect("space");
+    }
 }

@@ -1,8 +1,9 @@
-//! Cloning and deleting volumes.
+//! Creating, cloning, renaming and deleting volumes.
+//!
+//! A new volume, its name and its first pages of metadata are one batch: a crash leaves all or nothing.
 //!
 //! A clone shares all nodes with its source, from the root on: it costs a reference and a log entry, whatever
-//! the source holds. The first write to either copies the nodes on its way down. The log entries of a clone's
-//! name follow in the same batch: a crash leaves both or neither.
+//! the source holds. The first write to either copies the nodes on its way down.
 //!
 //! The root of a deleted volume goes on the dying list, which is durable with the next checkpoint. Steps of
 //! background work then free the nodes and blocks that nothing else refers to. After a crash, some steps are
@@ -10,15 +11,58 @@
 
 use crate::counters::count;
 use crate::error::StoreError;
-use crate::log_entry::{LogEntry, NAME_PART_BYTES};
+use crate::log_entry::{BatchOrigin, LogEntry, NAME_PART_BYTES};
 use crate::policy::SpaceClass;
 use crate::shared::StoreShared;
 use crate::volume::{NewVolume, VolumeId, check_volume_name};
 use crate::writer::{StoreWriter, WriterLock};
-use device::Lsn;
+use device::{Lsn, ObjectId, PageNo, SharedPage};
 
 /// Nodes that a step frees: it reads at most a MiB.
 const NODES_PER_STEP: usize = 256;
+
+/// See [`StoreVolumes::create`](crate::StoreVolumes::create).
+pub(crate) fn create_volume(
+    shared: &StoreShared,
+    writer: &mut StoreWriter,
+    new: &NewVolume<'_>,
+    pages: &[(PageNo, SharedPage)],
+    lsn: Lsn,
+) -> Result<VolumeId, StoreError> {
+    writer.make_ready(shared)?;
+    check_name(shared, new.name)?;
+    shared.map().volumes.ensure_below_max()?;
+    let volume = shared.map().volumes.next_id();
+    let (mode, created) = (new.mode, new.created);
+    let mut entries = vec![LogEntry::CreateVolume { volume, mode, lsn, created, size: 0 }];
+    entries.extend(name_entries(volume, new.name));
+    let mut data = vec![None; entries.len()];
+    for (page, bytes) in pages {
+        entries.push(LogEntry::write(volume.object(ObjectId::METADATA_SLOT, 0), *page, bytes, lsn));
+        data.push(Some(&***bytes));
+    }
+    writer.append(shared, entries, &data, SpaceClass::Writer, BatchOrigin::Logged)?;
+    Ok(volume)
+}
+
+/// See [`StoreVolumes::rename`](crate::StoreVolumes::rename).
+pub(crate) fn rename_volume(
+    shared: &StoreShared,
+    writer: &mut StoreWriter,
+    volume: VolumeId,
+    name: &str,
+) -> Result<(), StoreError> {
+    writer.make_ready(shared)?;
+    shared.map().volumes.get(volume).ok_or(StoreError::NoSuchVolume { volume })?;
+    check_name(shared, name)?;
+    writer.append_entries(shared, name_entries(volume, name).collect(), SpaceClass::Writer)
+}
+
+/// The log entries of a volume's new name.
+fn name_entries(volume: VolumeId, name: &str) -> impl Iterator<Item = LogEntry> + '_ {
+    let parts = name.as_bytes().chunks(NAME_PART_BYTES).enumerate();
+    parts.map(move |(index, part)| LogEntry::NameVolume { volume, part: part.to_vec(), begins: index == 0 })
+}
 
 /// See [`StoreVolumes::clone_named`](crate::StoreVolumes::clone_named).
 pub(crate) fn clone_named(
@@ -33,21 +77,26 @@ pub(crate) fn clone_named(
     // Not the number of a deleted volume: the buffer may have records of it.
     let to = shared.map().volumes.next_id();
     let mut entries = vec![LogEntry::CloneVolume { from, to, mode: new.mode, lsn, created: new.created }];
-    let parts = new.name.as_bytes().chunks(NAME_PART_BYTES);
-    entries.extend(parts.map(|part| LogEntry::NameVolume { volume: to, part: part.to_vec() }));
+    entries.extend(name_entries(to, new.name));
     writer.append_entries(shared, entries, SpaceClass::Writer)?;
     Ok(to)
 }
 
 /// See [`StoreVolumes::check_clone`](crate::StoreVolumes::check_clone).
 pub(crate) fn check_clone(shared: &StoreShared, from: VolumeId, name: &str) -> Result<(), StoreError> {
-    check_volume_name(name)?;
+    check_name(shared, name)?;
     let map = shared.map();
-    if map.volumes.find_by_name(name).is_some() {
-        return Err(StoreError::NameTaken { name: name.to_owned() });
-    }
     map.volumes.get(from).ok_or(StoreError::NoSuchVolume { volume: from })?;
     map.volumes.ensure_below_max()
+}
+
+/// Checks that a volume may be given this name.
+fn check_name(shared: &StoreShared, name: &str) -> Result<(), StoreError> {
+    check_volume_name(name)?;
+    match shared.map().volumes.find_by_name(name) {
+        Some(_) => Err(StoreError::NameTaken { name: name.to_owned() }),
+        None => Ok(()),
+    }
 }
 
 /// See [`StoreVolumes::delete`](crate::StoreVolumes::delete).
@@ -58,9 +107,6 @@ pub(crate) fn delete_volume(
     lsn: Lsn,
 ) -> Result<(), StoreError> {
     writer.make_ready(shared)?;
-    if volume == VolumeId::MAIN {
-        return Err(StoreError::MainVolume);
-    }
     shared.map().volumes.get(volume).ok_or(StoreError::NoSuchVolume { volume })?;
     writer.append_entries(shared, vec![LogEntry::DeleteVolume { volume, lsn }], SpaceClass::DeletesVolume)
 }

@@ -6,9 +6,9 @@ use crate::volume::{NewVolume, VolumeId, VolumeInfo, VolumeMode};
 use crate::volume_changes;
 use crate::volume_usage::{self, StoreUsage};
 use crate::writer::WriterLock;
-use device::Lsn;
+use device::{Lsn, PageNo, SharedPage};
 
-/// Lists, clones and deletes the volumes of a [`Store`](crate::Store).
+/// Lists, creates, clones, renames and deletes the volumes of a [`Store`](crate::Store).
 #[derive(Clone, Copy)]
 pub struct StoreVolumes<'a> {
     shared: &'a StoreShared,
@@ -25,6 +25,11 @@ impl<'a> StoreVolumes<'a> {
         self.shared.map().volumes.iter().map(|(id, volume)| (id, volume.mode)).collect()
     }
 
+    /// Whether a volume may be changed; `None` if it does not exist.
+    pub fn mode(&self, volume: VolumeId) -> Option<VolumeMode> {
+        self.shared.map().volumes.get(volume).map(|volume| volume.mode)
+    }
+
     /// All volumes, ordered by number.
     pub fn describe(&self) -> Vec<VolumeInfo> {
         self.shared.map().volumes.describe_all()
@@ -33,6 +38,30 @@ impl<'a> StoreVolumes<'a> {
     /// The volume of this name. A volume without a name is called `#` and its number.
     pub fn named(&self, name: &str) -> Option<VolumeInfo> {
         self.shared.map().volumes.find_by_name(name)
+    }
+
+    /// Makes a new named volume, in one durable batch with `pages`, the first ones of its metadata. Returns
+    /// its number, which no volume ever had. `lsn` is its place in the one order, and the pages' page LSN.
+    ///
+    /// # Errors
+    /// [`StoreError::BadName`], [`StoreError::NameTaken`], [`StoreError::TooManyVolumes`]; those of
+    /// [`apply`](crate::StoreData::apply).
+    pub fn create(
+        &self,
+        new: &NewVolume<'_>,
+        pages: &[(PageNo, SharedPage)],
+        lsn: Lsn,
+    ) -> Result<VolumeId, StoreError> {
+        volume_changes::create_volume(self.shared, &mut self.writer.lock(), new, pages, lsn)
+    }
+
+    /// Gives a volume another name, in one durable batch.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchVolume`], [`StoreError::BadName`], [`StoreError::NameTaken`]; those of
+    /// [`apply`](crate::StoreData::apply).
+    pub fn rename(&self, volume: VolumeId, name: &str) -> Result<(), StoreError> {
+        volume_changes::rename_volume(self.shared, &mut self.writer.lock(), volume, name)
     }
 
     /// Checks that a clone of `from` may have this name, before costly work begins.
@@ -56,8 +85,7 @@ impl<'a> StoreVolumes<'a> {
     /// Deletes a volume. [`free_deleted_step`](crate::StoreMaintenance::free_deleted_step) frees its space.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchVolume`], [`StoreError::MainVolume`], or those of
-    /// [`apply`](crate::StoreData::apply).
+    /// [`StoreError::NoSuchVolume`], or those of [`apply`](crate::StoreData::apply).
     pub fn delete(&self, volume: VolumeId, lsn: Lsn) -> Result<(), StoreError> {
         volume_changes::delete_volume(self.shared, &mut self.writer.lock(), volume, lsn)
     }

@@ -139,7 +139,8 @@ impl StoreWriter {
         }
         shared.set_incarnation(incarnation);
         let begun = allocate_at_start(shared, &mut self.log).and_then(|()| self.rewrite_last_batch(shared));
-        if let Err(error) = begun.and_then(|()| self.restart_log(shared)) {
+        let begun = begun.and_then(|()| self.restart_log(shared)).and_then(|()| raise_draft(shared));
+        if let Err(error) = begun {
             shared.set_incarnation(found);
             // Reads go on. Nothing may be applied, as the medium may have either incarnation.
             if self.health == WriterHealth::Good {
@@ -429,6 +430,20 @@ impl StoreWriter {
         self.health = WriterHealth::Good;
         Ok(())
     }
+}
+
+/// Raises the draft of a store of the draft before. Both roots have its volume 0 by now, and no log entry of
+/// the new draft is written yet.
+fn raise_draft(shared: &StoreShared) -> Result<(), StoreError> {
+    if !shared.medium.geometry().has_implied_main() {
+        return Ok(());
+    }
+    // As for a growing store.
+    let since = shared.medium.failed_flushes();
+    let flush = || shared.medium.flush_since(since);
+    let raised = superblock::raise_draft(shared.medium.device(), shared.medium.geometry(), flush)?;
+    shared.medium.set_geometry(raised);
+    Ok(())
 }
 
 /// Refuses changes of volumes that are read-only, or do not exist.

@@ -455,8 +455,9 @@ pub(crate) struct ReplaceBufferArgs {
     pub(crate) buffer_medium: BufferMediumArgs,
 }
 
-/// Clone the mounted volume in an instant, list volumes, delete a volume
+/// Create, list, rename and delete volumes, and clone the mounted one in an instant
 ///
+/// `weir format` makes the volume `main`, which `weir mount` mounts by default. It is a volume like any other.
 /// A clone shares all blocks with its source until one of the two is changed, and takes no space of its own
 /// until then. It remains when you delete its source. `weir mount --volume NAME` mounts it.
 #[derive(Debug, Args)]
@@ -465,7 +466,8 @@ Examples:
   weir volume clone /mnt/demo before-upgrade --read-only
   weir volume list /mnt/demo
   weir unmount /mnt/demo && weir mount --volume before-upgrade /var/lib/weir/demo /mnt/demo
-  weir volume delete /mnt/demo before-upgrade")]
+  weir volume delete /mnt/demo before-upgrade
+  weir volume rename /var/lib/weir/demo main broken")]
 pub(crate) struct VolumeArgs {
     #[command(subcommand)]
     pub(crate) command: VolumeCommand,
@@ -473,9 +475,37 @@ pub(crate) struct VolumeArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
+    Create(VolumeCreateArgs),
     Clone(VolumeCloneArgs),
     List(VolumeListArgs),
+    Rename(VolumeRenameArgs),
     Delete(VolumeDeleteArgs),
+}
+
+/// Create a volume with an empty file system
+///
+/// Its root directory belongs to you; on a mounted store, to the user who mounted it.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeCreateArgs {
+    /// The directory or device that you formatted, or the directory on which a volume of it is mounted
+    #[arg(value_name = "PATH|DIR")]
+    pub(crate) path: PathBuf,
+    /// The name of the new volume: letters, digits and . _ - + : @
+    pub(crate) name: String,
+}
+
+/// Rename a volume that is not mounted
+///
+/// `weir mount` mounts the volume `main` by default, so you can replace that with a clone by two renames.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeRenameArgs {
+    /// The directory or device that you formatted, or the directory on which another volume is mounted
+    #[arg(value_name = "PATH|DIR")]
+    pub(crate) path: PathBuf,
+    /// The volume to rename
+    pub(crate) old: String,
+    /// Its new name: letters, digits and . _ - + : @
+    pub(crate) new: String,
 }
 
 /// Create a volume that is a copy of the mounted volume at this moment
@@ -508,12 +538,13 @@ pub(crate) struct VolumeListArgs {
 
 /// Delete a volume that is not mounted
 ///
-/// You cannot delete the volume `main`. weir frees the blocks that the volume shares with no other volume in
-/// the background, a few at a time, and continues after a crash.
+/// weir frees the blocks that the volume shares with no other volume in the background, a few at a time, while
+/// some volume of the store is mounted. It continues after a crash.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeDeleteArgs {
-    /// The directory on which another volume of the store is mounted
-    pub(crate) dir: PathBuf,
+    /// The directory or device that you formatted, or the directory on which another volume is mounted
+    #[arg(value_name = "PATH|DIR")]
+    pub(crate) path: PathBuf,
     /// The volume to delete
     pub(crate) name: String,
 }

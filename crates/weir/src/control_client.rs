@@ -4,8 +4,8 @@
 
 use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
-use crate::media::FS_TYPE;
-use host::{FuseMountOwner, MountEntry, MountTable, is_stopped};
+use crate::media::{self, FS_TYPE};
+use host::{DiskAccess, FuseMountOwner, MountEntry, MountTable, is_stopped};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
@@ -70,6 +70,17 @@ impl WeirMount {
         let mounts = MountTable::read().map_err(|source| WeirError::Host { path: "/".into(), source })?;
         let mounts = mounts.iter().filter_map(WeirMount::of);
         Ok(mounts.filter(|mount| mount.ensure_may_control().is_ok()).collect())
+    }
+
+    /// The mount at `path`, or the mount of the store at `path`; `None` if the store is not mounted.
+    pub(crate) fn at_or_of(path: &Path) -> Result<Option<WeirMount>, WeirError> {
+        if let Ok(found) = WeirMount::at(path) {
+            return Ok(Some(found));
+        }
+        match media::open_store(path, DiskAccess::Write) {
+            Err(WeirError::InUse { mount: Some(dir), .. }) => WeirMount::at(&dir).map(Some),
+            opened => opened.map(|_| None),
+        }
     }
 
     /// The mount in a line of the mount table, if it is a mount of weir.

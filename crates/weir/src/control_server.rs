@@ -195,6 +195,11 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
             reply_or_error(changed.map(|is_missing| json!({ "file_is_missing": is_missing })))
         }
         Some("class") => set_class(&request, mounted),
+        Some("volume_create") => reply_or_error(mounted.create_volume(name).map(|()| json!({}))),
+        Some("volume_rename") => {
+            let to = request["to"].as_str().unwrap_or_default();
+            reply_or_error(mounted.rename_volume(name, to).map(|()| json!({})))
+        }
         Some("volume_delete") => reply_or_error(mounted.delete_volume(name).map(|()| json!({}))),
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
     }

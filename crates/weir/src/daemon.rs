@@ -75,7 +75,8 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
         // Fails only if this process already leads a session, which is as good.
         let _ = rustix::process::setsid();
     }
-    // The default volume is always writable. The store knows the mode of any other volume.
+    // The default volume is writable, unless a read-only volume was given its name: then changes are refused.
+    // The store knows the mode of any other volume.
     let is_default = args.volume == volume::DEFAULT;
     let read_only = args.read_only
         || (!is_default && volume::find_volume(&args.path, &args.volume)?.mode == VolumeMode::ReadOnly);
@@ -134,7 +135,7 @@ fn serve(
     let options = MountOptions {
         source: stack.media.name.display().to_string(),
         allow_other: args.allow_other,
-        read_only: access == DiskAccess::Read,
+        read_only: access == DiskAccess::Read || stack.volume.mode == VolumeMode::ReadOnly,
         threads: usize::from(front.threads),
     };
     let server = fuse::FuseServer::new(

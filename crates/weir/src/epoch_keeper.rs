@@ -17,7 +17,7 @@ use store::{NewVolume, Store, StoreError, VolumeId, VolumeInfo, VolumeMode};
 use weir_status::EpochReport;
 
 /// The start of an epoch's name. Users may not choose such names.
-pub(crate) const PREFIX: &str = "epoch-";
+const PREFIX: &str = "epoch-";
 
 /// The start of the name of a writable copy, which replaces a volume that a lost buffer has damaged.
 const RESTORED: &str = "restored-";
@@ -177,12 +177,21 @@ pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<VolumeInfo>, Sto
     Ok(restored)
 }
 
+/// Refuses names that only weir may choose.
+pub(crate) fn ensure_not_reserved(name: &str) -> Result<(), StoreError> {
+    if !name.starts_with(PREFIX) {
+        return Ok(());
+    }
+    let why = format!("names that begin with {PREFIX} are for copies that weir takes itself");
+    Err(StoreError::BadName { name: name.into(), why })
+}
+
 fn name_of(created: u64) -> String {
     format!("{PREFIX}{}", volume::rfc3339(created / 1_000_000_000))
 }
 
 /// Whether weir took the volume as an epoch. A user may have chosen such a name when that was allowed.
-fn is_epoch(volume: &VolumeInfo) -> bool {
+pub(crate) fn is_epoch(volume: &VolumeInfo) -> bool {
     volume.mode == VolumeMode::ReadOnly && volume.name == name_of(volume.created)
 }
 

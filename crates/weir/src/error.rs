@@ -145,6 +145,8 @@ pub(crate) enum WeirError {
     NotDrained { dir: PathBuf, why: String },
     #[error("{}: there is no volume {name} in this store", path.display())]
     NoSuchVolume { path: PathBuf, name: String, there_are: Vec<String> },
+    #[error("{}: volume {name} is a copy that weir takes and replaces itself: it keeps its name", path.display())]
+    EpochKeepsName { path: PathBuf, name: String },
     #[error("{pid}: {source}")]
     Task { pid: u32, source: TaskReadError },
     #[error("weir-trace: {source}")]
@@ -418,7 +420,14 @@ impl WeirError {
             | WeirError::RunDirectory { .. } => return self.help_about_daemon(),
             WeirError::Refused { help: Some(help), .. } => help.clone().into(),
             WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", shell_quoted(dir)).into(),
+            WeirError::NoSuchVolume { path, name, there_are } if there_are.is_empty() => {
+                let (path, name) = (shell_quoted(path), shell_quoted(Path::new(name)));
+                format!("it has no volumes: `weir volume create {path} {name}` makes one").into()
+            }
             WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")).into(),
+            WeirError::EpochKeepsName { name, .. } => {
+                format!("mount it with `--volume {name}`, and clone it").into()
+            }
             WeirError::Task { source: TaskReadError::Gone, .. } => {
                 "give the id of a running process or thread: `ps -eLo lwp,comm,args` lists them".into()
             }

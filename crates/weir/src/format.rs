@@ -8,11 +8,10 @@ use crate::media::{
     BUFFER_FILE, MediumKind, STORE_FILE, StoreMedia, absolute, ensure_leads_somewhere, ensure_not_on_weir,
     host_error, medium_kind, open,
 };
-use crate::storage_stack::StorageStack;
+use crate::storage_stack;
 use buffer::{Buffer, BufferIdentity};
 use cache::CacheError;
 use device::{BLOCK_BYTES, BufferId, Device, StoreId};
-use fs::{CallerCredentials, FsError};
 use host::{
     DiskAccess, ExistingFile, HostDisk, MountTable, VolatileReason, probe_durability, random_bytes,
     spare_bytes,
@@ -278,16 +277,10 @@ fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<
     drop((store_disk, buffer_disk));
 
     let media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
-    let owner = CallerCredentials {
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        umask: 0,
-    };
-    StorageStack::create(&media, owner).map_err(|error| match error {
+    storage_stack::create_main(&media).map_err(|error| match error {
         WeirError::Store { source, .. } | WeirError::Cache { source: CacheError::Store(source), .. } => {
             no_space(args, source)
         }
-        WeirError::Fs { source: FsError::NoSpace, .. } => no_space(args, StoreError::Full),
         other => other,
     })?;
     println!(

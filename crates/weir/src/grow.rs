@@ -5,7 +5,7 @@ use crate::cli::GrowArgs;
 use crate::control_client::WeirMount;
 use crate::error::WeirError;
 use crate::media::{self, store_of};
-use device::{BLOCK_BYTES, Device};
+use device::BLOCK_BYTES;
 use host::{DiskAccess, spare_bytes};
 use serde_json::{Value, json};
 use std::fs;
@@ -18,7 +18,7 @@ pub(crate) fn run(args: &GrowArgs) -> Result<(), WeirError> {
 }
 
 fn grow_buffer(args: &GrowArgs) -> Result<(), WeirError> {
-    let Some(found) = mount_of(&args.path)? else {
+    let Some(found) = WeirMount::at_or_of(&args.path)? else {
         return Err(WeirError::BufferNotMounted { path: args.path.clone() });
     };
     let reply = ask(&found, "grow_buffer", args)?;
@@ -28,7 +28,7 @@ fn grow_buffer(args: &GrowArgs) -> Result<(), WeirError> {
 }
 
 fn grow_store(args: &GrowArgs) -> Result<(), WeirError> {
-    let (store, bytes) = match mount_of(&args.path)? {
+    let (store, bytes) = match WeirMount::at_or_of(&args.path)? {
         Some(found) => {
             let reply = ask(&found, "grow", args)?;
             (found.store, reply["store_bytes"].as_u64().expect("the daemon says how large it is"))
@@ -49,27 +49,8 @@ fn ask(found: &WeirMount, operation: &str, args: &GrowArgs) -> Result<Value, Wei
     found.connect()?.ask(&json!({ "operation": operation, "bytes": args.size.map(|size| size.0) }))
 }
 
-/// The mount at `path`, or the mount of the store at `path`; `None` if the store is not mounted.
-fn mount_of(path: &Path) -> Result<Option<WeirMount>, WeirError> {
-    if let Ok(found) = WeirMount::at(path) {
-        return Ok(Some(found));
-    }
-    match open(path) {
-        Err(WeirError::InUse { mount: Some(dir), .. }) => WeirMount::at(&dir).map(Some),
-        opened => opened.map(|_| None),
-    }
-}
-
-fn open(path: &Path) -> Result<impl Device, WeirError> {
-    let store = store_of(path).map_err(|error| match error {
-        WeirError::Missing { path } => WeirError::NeitherMountNorStore { path },
-        other => other,
-    })?;
-    media::open(&store, DiskAccess::Write)
-}
-
 fn grow_unmounted(args: &GrowArgs) -> Result<u64, WeirError> {
-    let disk = open(&args.path)?;
+    let disk = media::open_store(&args.path, DiskAccess::Write)?;
     let grown = Store::grow_unopened(&disk, args.size.map(|size| size.0 / BLOCK_BYTES as u64));
     let blocks = grown.map_err(|source| WeirError::Store { path: args.path.clone(), source })?;
     Ok(blocks * BLOCK_BYTES as u64)

@@ -185,6 +185,15 @@ pub(crate) fn ensure_not_on_weir(path: &Path) -> Result<(), WeirError> {
     }
 }
 
+/// Opens the store at `path`, which the user may have meant as a mount.
+pub(crate) fn open_store(path: &Path, access: DiskAccess) -> Result<HostDisk, WeirError> {
+    let store = store_of(path).map_err(|error| match error {
+        WeirError::Missing { path } => WeirError::NeitherMountNorStore { path },
+        other => other,
+    })?;
+    open(&store, access)
+}
+
 /// Opens one medium.
 pub(crate) fn open(path: &Path, access: DiskAccess) -> Result<HostDisk, WeirError> {
     HostDisk::open(path, access).map_err(|error| host_error(path, error))

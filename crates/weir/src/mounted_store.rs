@@ -11,7 +11,7 @@ use cache::Cache;
 use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
 use fuse::RequestLatencies;
-use host::{DiskAccess, SystemClock};
+use host::{DiskAccess, SystemClock, shell_quoted};
 use request::{RequestClass, RuleSet};
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -167,13 +167,7 @@ impl MountedStore {
     /// Clones the mounted volume. Returns the name of its source and the milliseconds that it took.
     pub(crate) fn clone_volume(&self, name: &str, read_only: bool) -> Result<Value, RequestRefusal> {
         self.refuse_read_only()?;
-        if name.starts_with(epoch_keeper::PREFIX) {
-            let why = format!(
-                "names that begin with {} are for copies that weir takes itself",
-                epoch_keeper::PREFIX
-            );
-            return Err(RequestRefusal::new(&why, Some("choose another name".into())));
-        }
+        epoch_keeper::ensure_not_reserved(name).map_err(|error| RequestRefusal::new(&error, error.help()))?;
         let mode = if read_only { VolumeMode::ReadOnly } else { VolumeMode::Writable };
         let begun = Instant::now();
         let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
@@ -232,18 +226,33 @@ impl MountedStore {
         Ok(self.policy.in_force().follows_classes())
     }
 
+    /// Makes a volume with an empty file system, which belongs to the daemon's user.
+    pub(crate) fn create_volume(&self, name: &str) -> Result<(), RequestRefusal> {
+        self.refuse_read_only()?;
+        refused_by(volume::create_volume(&self.stack.cache, &self.stack.media.name, name))
+    }
+
+    /// Renames a volume that is not mounted.
+    pub(crate) fn rename_volume(&self, old: &str, new: &str) -> Result<(), RequestRefusal> {
+        self.refuse_read_only()?;
+        self.refuse_mounted(old)?;
+        refused_by(volume::rename_volume(&self.stack.cache, &self.stack.media.name, old, new))
+    }
+
     /// Deletes a volume that is not mounted.
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
-        if name == self.stack.volume.name {
-            let help = "mount another volume to delete this one";
-            return Err(RequestRefusal::new(&format!("volume {name} is mounted here"), Some(help.into())));
+        self.refuse_mounted(name)?;
+        refused_by(volume::delete_volume(&self.stack.cache, &self.stack.media.name, name))
+    }
+
+    fn refuse_mounted(&self, name: &str) -> Result<(), RequestRefusal> {
+        if name != self.stack.volume.name {
+            return Ok(());
         }
-        let store = &self.stack.store;
-        let volume = volume::volume_named(store, &self.stack.media.name, name)
-            .map_err(|error| RequestRefusal::new(&error, error.help()))?;
-        let deleted = self.stack.cache.delete_volume(volume.id);
-        deleted.map_err(|error| RequestRefusal::new(&error, error.help()))
+        let why = format!("volume {name} is mounted on {}", self.dir.display());
+        let help = format!("unmount it first: `weir unmount {}`", shell_quoted(&self.dir));
+        Err(RequestRefusal::new(&why, Some(help.into())))
     }
 
     fn refuse_read_only(&self) -> Result<(), RequestRefusal> {
@@ -253,6 +262,10 @@ impl MountedStore {
         let help = "mount a writable volume of the store first";
         Err(RequestRefusal::new(&"the mount is read-only", Some(help.into())))
     }
+}
+
+fn refused_by(outcome: Result<(), WeirError>) -> Result<(), RequestRefusal> {
+    outcome.map_err(|error| RequestRefusal::new(&error, error.help()))
 }
 
 fn millis(time: Duration) -> u64 {

@@ -8,8 +8,8 @@ use crate::volume;
 use buffer::{Buffer, BufferError};
 use cache::{BackgroundTask, Cache, CacheSettings, RecoveredBuffer, StepProgress};
 use device::{BufferId, Clock, Device, Lsn, ObjectId, OverlayDevice, PageNo};
-use fs::{CallerCredentials, Fs};
-use host::{CountingDevice, DiskAccess, IoCounters, ReadBusyTime, ReadCounts, SystemClock, random_bytes};
+use fs::Fs;
+use host::{CountingDevice, DiskAccess, IoCounters, ReadBusyTime, ReadCounts, SystemClock};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,15 +88,21 @@ impl StorageStack {
         start.reads = disks.store.reads.snapshot();
         Ok(StorageStack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
     }
+}
 
-    /// Creates an empty file system, owned by `owner`, on media that were just formatted, and writes it back.
-    pub(crate) fn create(media: &StoreMedia, owner: CallerCredentials) -> Result<(), WeirError> {
-        let OpenedCache { cache, .. } =
-            open_cache(media, CacheSettings::default(), DiskAccess::Write, ExpectedBuffer::New)?;
-        Fs::create(&Arc::new(cache.clone()), VolumeId::MAIN, &SystemClock::new(), owner, random_bytes())
-            .map_err(|source| WeirError::Fs { path: media.name.clone(), source })?;
-        cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
-    }
+/// Makes the volume `main` on media that were just formatted.
+pub(crate) fn create_main(media: &StoreMedia) -> Result<(), WeirError> {
+    let OpenedCache { cache, .. } =
+        open_cache(media, CacheSettings::default(), DiskAccess::Write, ExpectedBuffer::New)?;
+    volume::create_volume(&cache, &media.name, volume::DEFAULT)?;
+    cache.drain().map_err(|source| WeirError::Cache { path: media.name.clone(), source })
+}
+
+/// Opens a store that is not mounted, to change its volumes. What the buffer has stays there for the next
+/// mount.
+pub(crate) fn open_to_change_volumes(media: &StoreMedia) -> Result<Cache, WeirError> {
+    let opened = open_cache(media, CacheSettings::default(), DiskAccess::Write, ExpectedBuffer::LastUsed)?;
+    Ok(opened.cache)
 }
 
 /// The state after the content of a buffer was written back.
@@ -140,11 +146,9 @@ fn truncate_lost_ends(media: &StoreMedia, store: &Store, cache: &Arc<Cache>) -> 
     let volumes = store.volumes().describe();
     for (id, why) in &not_truncated {
         let name = volumes.iter().find(|volume| volume.id == *id).map_or("", |volume| &volume.name);
-        let deletion =
-            if *id == VolumeId::MAIN { "" } else { ", and `weir volume delete` removes this volume" };
         tracing::warn!(
             "{}: volume {name} cannot be mounted before it is repaired: a crash lost the ends of some of its files, and weir \
-             cannot truncate these files ({why}); other volumes work{deletion}",
+             cannot truncate these files ({why}); other volumes work, and `weir volume delete` removes this volume",
             media.name.display()
         );
     }

@@ -1,22 +1,92 @@
-//! `weir volume`: clones the mounted volume, lists volumes, deletes a volume.
+//! `weir volume`: creates, lists, renames and deletes volumes, and clones the mounted one.
 
-use crate::cli::{VolumeCloneArgs, VolumeCommand, VolumeDeleteArgs, VolumeListArgs};
+use crate::cli::{
+    VolumeCloneArgs, VolumeCommand, VolumeCreateArgs, VolumeDeleteArgs, VolumeListArgs, VolumeRenameArgs,
+};
 use crate::control_client::WeirMount;
+use crate::epoch_keeper;
 use crate::error::WeirError;
-use crate::media::{self, store_of};
-use device::OverlayDevice;
-use host::DiskAccess;
+use crate::media::{self, StoreMedia, store_of};
+use crate::storage_stack;
+use cache::Cache;
+use device::{Clock, OverlayDevice};
+use fs::{CallerCredentials, Fs};
+use host::{DiskAccess, HostDisk, SystemClock, random_bytes};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
-use store::{MAIN_VOLUME_NAME, Store, VolumeId, VolumeInfo, VolumeMode};
+use store::{MAIN_VOLUME_NAME, NewVolume, Store, VolumeId, VolumeInfo, VolumeMode};
 
 pub(crate) fn run(command: &VolumeCommand) -> Result<(), WeirError> {
     match command {
+        VolumeCommand::Create(args) => create(args),
         VolumeCommand::Clone(args) => clone(args),
         VolumeCommand::List(args) => list(args),
+        VolumeCommand::Rename(args) => rename(args),
         VolumeCommand::Delete(args) => delete(args),
     }
+}
+
+fn create(args: &VolumeCreateArgs) -> Result<(), WeirError> {
+    let request = json!({ "operation": "volume_create", "name": args.name });
+    change(&args.path, &request, |cache, path| create_volume(cache, path, &args.name))
+}
+
+fn rename(args: &VolumeRenameArgs) -> Result<(), WeirError> {
+    let request = json!({ "operation": "volume_rename", "name": args.old, "to": args.new });
+    change(&args.path, &request, |cache, path| rename_volume(cache, path, &args.old, &args.new))
+}
+
+fn delete(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
+    let request = json!({ "operation": "volume_delete", "name": args.name });
+    change(&args.path, &request, |cache, path| delete_volume(cache, path, &args.name))
+}
+
+/// Asks the daemon of the store, or works on the store if it is not mounted.
+fn change(
+    path: &Path,
+    request: &Value,
+    work: impl FnOnce(&Cache, &Path) -> Result<(), WeirError>,
+) -> Result<(), WeirError> {
+    match WeirMount::at_or_of(path)? {
+        Some(found) => found.connect()?.ask(request).map(drop),
+        None => work(&storage_stack::open_to_change_volumes(&StoreMedia::find(path, None)?)?, path),
+    }
+}
+
+/// Makes a volume with an empty file system, which belongs to the user of this process. `path` is the store's
+/// path for messages, here and below.
+pub(crate) fn create_volume(cache: &Cache, path: &Path, name: &str) -> Result<(), WeirError> {
+    let failed = |source| WeirError::Cache { path: path.into(), source };
+    epoch_keeper::ensure_not_reserved(name).map_err(|source| failed(source.into()))?;
+    let clock = SystemClock::new();
+    let owner = CallerCredentials {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        umask: 0,
+    };
+    let pages = Fs::create(&clock, owner, random_bytes())
+        .map_err(|source| WeirError::Fs { path: path.into(), source })?;
+    let created = u64::try_from(clock.wall_nanos()).unwrap_or(0);
+    let new = NewVolume { name, mode: VolumeMode::Writable, created };
+    cache.create_volume(&new, &pages).map(drop).map_err(failed)
+}
+
+/// Renames a volume that is not mounted.
+pub(crate) fn rename_volume(cache: &Cache, path: &Path, old: &str, new: &str) -> Result<(), WeirError> {
+    let failed = |source| WeirError::Cache { path: path.into(), source };
+    let volume = volume_named(cache.store(), path, old)?;
+    if epoch_keeper::is_epoch(&volume) {
+        return Err(WeirError::EpochKeepsName { path: path.into(), name: old.into() });
+    }
+    epoch_keeper::ensure_not_reserved(new).map_err(|source| failed(source.into()))?;
+    cache.rename_volume(volume.id, new).map_err(failed)
+}
+
+/// Deletes a volume that is not mounted.
+pub(crate) fn delete_volume(cache: &Cache, path: &Path, name: &str) -> Result<(), WeirError> {
+    let volume = volume_named(cache.store(), path, name)?;
+    cache.delete_volume(volume.id).map_err(|source| WeirError::Cache { path: path.into(), source })
 }
 
 fn clone(args: &VolumeCloneArgs) -> Result<(), WeirError> {
@@ -26,15 +96,13 @@ fn clone(args: &VolumeCloneArgs) -> Result<(), WeirError> {
     Ok(())
 }
 
-fn delete(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
-    let request = json!({ "operation": "volume_delete", "name": args.name });
-    WeirMount::at(&args.dir)?.connect()?.ask(&request).map(drop)
-}
-
 fn list(args: &VolumeListArgs) -> Result<(), WeirError> {
     let volumes = match WeirMount::at(&args.path) {
         Ok(found) => found.connect()?.request("volume_list")?["volumes"].take(),
-        Err(_) => volumes_to_json(&open_unmounted(&args.path)?.volumes().describe(), None),
+        Err(_) => {
+            let disk = media::open_store(&args.path, DiskAccess::Read)?;
+            volumes_to_json(&open_overlay(&args.path, disk)?.volumes().describe(), None)
+        }
     };
     if args.json {
         println!("{volumes:#}");
@@ -44,23 +112,15 @@ fn list(args: &VolumeListArgs) -> Result<(), WeirError> {
     Ok(())
 }
 
-fn open_unmounted(path: &Path) -> Result<Store, WeirError> {
-    open_read_only(path).map_err(|error| match error {
-        WeirError::Missing { path } => WeirError::NeitherMountNorStore { path },
-        other => other,
-    })
-}
-
-/// Opens the store at `path` without writing to it.
-fn open_read_only(path: &Path) -> Result<Store, WeirError> {
-    let disk = media::open(&store_of(path)?, DiskAccess::Read)?;
+/// Opens the store on `disk` without writing to it.
+fn open_overlay(path: &Path, disk: HostDisk) -> Result<Store, WeirError> {
     Store::open(Arc::new(OverlayDevice::new(disk)))
         .map_err(|source| WeirError::Store { path: path.into(), source })
 }
 
 /// The volume `name` of the store at `path`.
 pub(crate) fn find_volume(path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
-    volume_named(&open_read_only(path)?, path, name)
+    volume_named(&open_overlay(path, media::open(&store_of(path)?, DiskAccess::Read)?)?, path, name)
 }
 
 /// The volume `name`, or an error that lists the volumes.

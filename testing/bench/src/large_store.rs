@@ -14,7 +14,7 @@ use device::{
     BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, SeededRng, StoreId,
     VolumeId,
 };
-use store::{CleaningOutcome, Store, StoreChange, StoreError, StoreLayout};
+use store::{CleaningOutcome, NewVolume, Store, StoreChange, StoreError, StoreLayout};
 
 use super::error::BenchError;
 use super::quantile::quantile;
@@ -181,6 +181,8 @@ impl LargeStore {
         Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: None })?;
         let store = Store::open(disk.clone())?;
         store.begin(Incarnation(1))?;
+        let main = NewVolume { name: "main", ..NewVolume::default() };
+        store.volumes().create(&main, &[], Lsn(0))?;
         Ok(LargeStore { disk, store, lsn: 0, checkpointed: 0 })
     }
 

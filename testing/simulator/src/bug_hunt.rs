@@ -70,6 +70,7 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::OverdueNotLogged, 300_000),
     (PlantedRule::EndWithoutCommit, 1_000_000),
     (PlantedRule::VolumeNumberUsedAgain, 2_000_000),
+    (PlantedRule::ReadOnlyVolumeChanged, 30_000),
     (PlantedRule::NotUndone, 10_000),
 ];
 

@@ -119,6 +119,8 @@ impl SimulationRun {
             (HarnessPhase::Request, _) => "request",
             (HarnessPhase::Drain, _) => "drain",
             (HarnessPhase::Copy, _) => "copy of a volume",
+            (HarnessPhase::Creation, _) => "creation of a volume",
+            (HarnessPhase::Renaming, _) => "renaming of a volume",
             (HarnessPhase::Deletion, _) => "deletion of a volume",
             (HarnessPhase::Replacement, _) => "replacement of the buffer",
             (HarnessPhase::Growth, _) => "growth of the store",

@@ -150,9 +150,16 @@ fn print_summary(options: &SimulatorOptions, summary: &RunSummary) {
     println!("  crashes by phase: {}", phases.join("; "));
     let volumes = &counts.volumes;
     println!(
-        "  copies of volumes: {}, and {} found after crashes; {} changes meanwhile; deleted: {}; another one mounted: {}; \
-         looked at: {}",
-        volumes.copies, volumes.found, volumes.meanwhile, volumes.deletions, volumes.mounts, volumes.looks
+        "  copies of volumes: {}; {} changes meanwhile; volumes created: {}; found after crashes: {}; renamed: {}; \
+         deleted: {}; another one mounted: {}; looked at: {}",
+        volumes.copies,
+        volumes.meanwhile,
+        volumes.creations,
+        volumes.found,
+        volumes.renamings,
+        volumes.deletions,
+        volumes.mounts,
+        volumes.looks
     );
     println!(
         "  buffers replaced: {}; stores grown: {}; volumes rescued and looked at: {}; changes refused midway: {}",

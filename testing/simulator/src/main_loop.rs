@@ -60,7 +60,7 @@ impl SimulationRun {
         }
         self.stop_and_compare()?;
         self.look_at_others(usize::MAX)?;
-        self.delete_all_copies()?;
+        self.delete_all_others()?;
         self.counts.errors_made_up = self.media.log.errors_made_up();
         Ok(())
     }

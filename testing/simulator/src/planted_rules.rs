@@ -117,6 +117,8 @@ pub(crate) enum PlantedRule {
     EndWithoutCommit,
     /// The store gives the number of a deleted volume to a new one.
     VolumeNumberUsedAgain,
+    /// The cache applies a change of a read-only volume.
+    ReadOnlyVolumeChanged,
     /// The file system does not undo a failed transaction in memory.
     NotUndone,
 }
@@ -197,6 +199,7 @@ impl PlantedRule {
             PlantedRule::OlderOverBypassed => Some(cache::CacheBug::OlderOverBypassed),
             PlantedRule::OverdueNotLogged => Some(cache::CacheBug::OverdueNotLogged),
             PlantedRule::EndWithoutCommit => Some(cache::CacheBug::EndWithoutCommit),
+            PlantedRule::ReadOnlyVolumeChanged => Some(cache::CacheBug::ReadOnlyVolumeChanged),
             _ => None,
         }
     }

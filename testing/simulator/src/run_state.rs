@@ -79,6 +79,10 @@ pub(crate) enum HarnessPhase {
     Drain,
     /// The copy of the mounted volume.
     Copy,
+    /// The creation of an empty volume.
+    Creation,
+    /// The renaming of a volume that is not mounted.
+    Renaming,
     /// The deletion of a volume that is not mounted.
     Deletion,
     /// The replacement of the buffer by a new one.

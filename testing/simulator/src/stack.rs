@@ -7,7 +7,7 @@ use crate::model::CALLER;
 use crate::options::SimulatorOptions;
 use crate::planted_rules::PlantedRule;
 use crate::request_generator::WorkloadProfile;
-use cache::{BackgroundTask, Cache, CacheSettings, FetchMode, RecoveredBuffer, StepProgress};
+use cache::{BackgroundTask, Cache, CacheError, CacheSettings, FetchMode, RecoveredBuffer, StepProgress};
 use crash_oracle::BypassScope;
 use device::{Clock, Device, SeededRng, StoreId};
 use fs::{FileAttributes, FileKind, Fs, Ino};
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Store, StoreLayout, VolumeId, VolumeInfo};
+use store::{MAIN_VOLUME_NAME, NewVolume, Store, StoreLayout, VolumeId, VolumeInfo};
 
 /// Small stores of 6 to 32 MiB in segments of 64 KiB. The log wraps often, and some stores are smaller than
 /// the data that clients would like to keep.
@@ -227,9 +227,15 @@ impl SimulatedMedia {
         buffer::Buffer::format(&*self.device(MediumRole::Buffer), ID)
             .map_err(|error| format!("format: {error}"))?;
         let cache = self.open_cache()?;
-        Fs::create(&cache, VolumeId::MAIN, &*self.clock, CALLER, *b"not a secret at ")
-            .map_err(|error| format!("create: {error}"))?;
+        self.create_volume(&cache, MAIN_VOLUME_NAME).map_err(|error| format!("create: {error}"))?;
         cache.drain().map_err(|error| format!("drain: {error}"))
+    }
+
+    /// Makes a volume with an empty file system.
+    pub(crate) fn create_volume(&self, cache: &Cache, name: &str) -> Result<VolumeId, CacheError> {
+        let pages =
+            Fs::create(&*self.clock, CALLER, *b"not a secret at ").expect("it fits into an empty volume");
+        cache.create_volume(&NewVolume { name, ..NewVolume::default() }, &pages)
     }
 
     /// Opens the store, the buffer and the cache, and recovers.

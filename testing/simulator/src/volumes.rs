@@ -1,5 +1,5 @@
-//! The volumes beside the mounted one. Copies are made, compared, mounted and deleted, with a crash at any
-//! moment.
+//! The volumes beside the mounted one. Empty volumes and copies are made, compared, renamed, mounted and deleted,
+//! with a crash at any moment.
 //!
 //! The expected states of a copy are a history of their own (`oracle.rs`): the state at the request for the
 //! copy, and the changes that took effect during the call. The first comparison decides which of these states
@@ -10,7 +10,7 @@ use crate::client::{IssueTime, SimulatedClients};
 use crate::oracle::HistoryOracle;
 use crate::run_state::{HarnessPhase, SimulationRun};
 use crate::stack::{RandomPick, SimulatedStack, is_rescued};
-use cache::{BackgroundTask, Cache, CacheError};
+use cache::{BackgroundTask, Cache, CacheError, ObjectChange, TransactionCost};
 use crash_oracle::SyncedBytes;
 use device::SeededRng;
 use std::collections::BTreeMap;
@@ -18,8 +18,9 @@ use std::time::Duration;
 use store::RESERVED_BLOCKS_PER_PAGE;
 use store::{MAIN_VOLUME_NAME, NewVolume, Store, StoreError, VolumeId, VolumeMode};
 
-/// The most copies at once. They are few, so that their data alone does not fill the smallest stores.
-const COPIES_MAX: usize = 4;
+/// The most volumes beside the mounted one. They are few, so that their data alone does not fill the smallest
+/// stores.
+const OTHERS_MAX: usize = 4;
 /// A request that arrives while a copy is made does so within this many beginnings and ends of device
 /// operations.
 const INTRUDES_WITHIN: u64 = 80;
@@ -66,7 +67,9 @@ enum VolumeOrigin {
 #[derive(Clone)]
 enum PendingVolumeChange {
     Nothing,
-    Copy(Box<UnmountedVolume>),
+    /// A new volume, empty or a copy.
+    New(Box<UnmountedVolume>),
+    Renaming(VolumeId, String),
     Deletion(VolumeId),
 }
 
@@ -74,6 +77,8 @@ enum PendingVolumeChange {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct VolumeCounts {
     pub(crate) copies: u64,
+    pub(crate) creations: u64,
+    pub(crate) renamings: u64,
     pub(crate) deletions: u64,
     /// Times that a volume other than the one before was mounted.
     pub(crate) mounts: u64,
@@ -81,7 +86,7 @@ pub(crate) struct VolumeCounts {
     pub(crate) looks: u64,
     /// Changes that took effect while a copy was made.
     pub(crate) meanwhile: u64,
-    /// Copies that existed afterwards although the call reported no success.
+    /// New volumes that existed afterwards although the call reported no success.
     pub(crate) found: u64,
 }
 
@@ -89,6 +94,8 @@ pub(crate) struct VolumeCounts {
 impl VolumeCounts {
     pub(crate) fn add(&mut self, other: &VolumeCounts) {
         self.copies += other.copies;
+        self.creations += other.creations;
+        self.renamings += other.renamings;
         self.deletions += other.deletions;
         self.mounts += other.mounts;
         self.looks += other.looks;
@@ -147,21 +154,20 @@ impl SimulatedVolumes {
         !self.others.is_empty()
     }
 
-    fn copies(&self) -> usize {
-        self.others.keys().filter(|&&id| id != VolumeId::MAIN).count()
-    }
-
     /// Decides whether the pending operation happened, then compares the volumes in the store with the
     /// expected ones.
     fn settle(&mut self, cache: &Cache, tally: &mut VolumeCounts) -> Result<(), String> {
         let mut found = cache.store().volumes().describe();
         found.retain(|volume| !is_rescued(volume));
         match std::mem::replace(&mut self.pending, PendingVolumeChange::Nothing) {
-            PendingVolumeChange::Copy(copy) => {
-                if let Some(volume) = found.iter().find(|volume| volume.name == copy.name) {
+            PendingVolumeChange::New(new) => {
+                if let Some(volume) = found.iter().find(|volume| volume.name == new.name) {
                     tally.found += 1;
-                    self.others.insert(volume.id, *copy);
+                    self.others.insert(volume.id, *new);
                 }
+            }
+            PendingVolumeChange::Renaming(volume, name) if found.iter().any(|one| one.name == name) => {
+                self.others.get_mut(&volume).expect("nobody deletes it").name = name;
             }
             PendingVolumeChange::Deletion(gone) if !found.iter().any(|volume| volume.id == gone) => {
                 self.others.remove(&gone);
@@ -223,20 +229,90 @@ impl SimulationRun {
         let full = self.workload.wants_space();
         match self.random.below(10) {
             _ if self.random.once_in(REFUSED_ONE_IN) => self.ask_for_the_impossible(),
-            0..=4 if !full && self.volumes.copies() < COPIES_MAX => {
+            0..=4 if !full && self.volumes.others.len() < OTHERS_MAX => {
+                if self.random.once_in(5) {
+                    self.arm_for_volumes();
+                    return self.create();
+                }
                 let mode = if self.random.once_in(4) { VolumeMode::ReadOnly } else { VolumeMode::Writable };
                 self.let_somebody_in()?;
                 self.arm_for_volumes();
                 self.copy_mounted(mode)
             }
             5 => self.look_at_others(1),
-            _ => match self.volumes.some_other(&mut self.random, |id, _| id != VolumeId::MAIN) {
+            chosen => match self.volumes.some_other(&mut self.random, |_, _| true) {
+                // An epoch is known by its name.
+                Some(volume) if chosen == 6 && !self.is_epoch(volume) => {
+                    self.arm_for_volumes();
+                    self.rename(volume)
+                }
                 Some(volume) => {
                     self.arm_for_volumes();
                     self.delete(volume)
                 }
                 None => Ok(()),
             },
+        }
+    }
+
+    fn new_name(&mut self) -> String {
+        self.volumes.names += 1;
+        format!("volume-{}-{}", self.volumes.names, "n".repeat(self.random.below(100) as usize))
+    }
+
+    /// Makes an empty volume.
+    fn create(&mut self) -> Result<(), String> {
+        self.phase = HarnessPhase::Creation;
+        let name = self.new_name();
+        self.media.log.event(|| format!("{}: create {name}", self.counts.operations), &[]);
+        let outcome = self.media.create_volume(&self.stack().cache, &name);
+        let new = UnmountedVolume {
+            name,
+            mode: VolumeMode::Writable,
+            oracle: HistoryOracle::new(),
+            outstanding: Vec::new(),
+            kind: VolumeOrigin::Kept,
+        };
+        match outcome {
+            Ok(_) if self.media.power.is_lost() => self.nobody_heard(PendingVolumeChange::New(Box::new(new))),
+            Ok(volume) => {
+                self.counts.volumes.creations += 1;
+                match self.volumes.others.insert(volume, new) {
+                    None if volume != self.volumes.mounted => Ok(()),
+                    _ => Err(format!("a new volume gets the number {volume}, which another has")),
+                }
+            }
+            Err(CacheError::Store(StoreError::Full)) if !self.media.power.is_lost() => {
+                self.workload.no_space();
+                self.counts.no_space += 1;
+                Ok(())
+            }
+            Err(error) => self.is_undecided(PendingVolumeChange::New(Box::new(new)), &error),
+        }
+    }
+
+    /// Renames a volume that is not mounted.
+    fn rename(&mut self, volume: VolumeId) -> Result<(), String> {
+        self.phase = HarnessPhase::Renaming;
+        let name = self.new_name();
+        let operations = self.counts.operations;
+        self.media.log.event(|| format!("{operations}: call {volume} {name}"), &[volume.0.into()]);
+        let outcome = self.stack().cache.rename_volume(volume, &name);
+        match outcome {
+            Ok(()) if self.media.power.is_lost() => {
+                self.nobody_heard(PendingVolumeChange::Renaming(volume, name))
+            }
+            Ok(()) => {
+                self.counts.volumes.renamings += 1;
+                self.volumes.others.get_mut(&volume).expect("it was there").name = name;
+                Ok(())
+            }
+            Err(CacheError::Store(StoreError::Full)) if !self.media.power.is_lost() => {
+                self.workload.no_space();
+                self.counts.no_space += 1;
+                Ok(())
+            }
+            Err(error) => self.is_undecided(PendingVolumeChange::Renaming(volume, name), &error),
         }
     }
 
@@ -290,7 +366,7 @@ impl SimulationRun {
         let copy = UnmountedVolume { name, mode, oracle, outstanding, kind };
         match outcome {
             Ok(_) if self.media.power.is_lost() => {
-                self.nobody_heard(PendingVolumeChange::Copy(Box::new(copy)))
+                self.nobody_heard(PendingVolumeChange::New(Box::new(copy)))
             }
             Ok(volume) => {
                 self.oracle.synced(moment, SyncedBytes::All);
@@ -304,7 +380,7 @@ impl SimulationRun {
                 self.counts.no_space += 1;
                 self.ensure_full_for(dirty + INTRUDER_PAGES, &reservable)
             }
-            Err(error) => self.is_undecided(PendingVolumeChange::Copy(Box::new(copy)), &error),
+            Err(error) => self.is_undecided(PendingVolumeChange::New(Box::new(copy)), &error),
         }
     }
 
@@ -333,24 +409,20 @@ impl SimulationRun {
         }
     }
 
-    /// Deletes all copies at the end of a run. All dirty data must then be written back.
-    pub(crate) fn delete_all_copies(&mut self) -> Result<(), String> {
+    /// Deletes all volumes but the mounted one at the end of a run. All dirty data must then be written back.
+    pub(crate) fn delete_all_others(&mut self) -> Result<(), String> {
         self.notice_epochs_given_up();
-        let is_copy = |&(&id, other): &(&VolumeId, &UnmountedVolume)| {
-            id != VolumeId::MAIN && other.kind != VolumeOrigin::EpochGivenUp
-        };
-        let copies: Vec<VolumeId> = self.volumes.others.iter().filter(is_copy).map(|(&id, _)| id).collect();
-        copies.into_iter().try_for_each(|copy| self.delete(copy))?;
-        let shares = !self.volumes.others.is_empty();
+        let is_there = |(_, other): &(&VolumeId, &UnmountedVolume)| other.kind != VolumeOrigin::EpochGivenUp;
+        let others: Vec<VolumeId> = self.volumes.others.iter().filter(is_there).map(|(&id, _)| id).collect();
+        others.into_iter().try_for_each(|other| self.delete(other))?;
         let cache = &self.stack().cache;
         while cache.store().maintenance().is_freeing() {
             cache.step(BackgroundTask::Checkpoint);
             self.media.clock.advance(Duration::from_secs(1));
         }
         match cache.drain() {
-            Err(CacheError::Store(StoreError::Full)) if shares => Ok(()),
             Err(error) => {
-                Err(format!("copies are deleted, and still: {error}: {:?}", cache.store().space().now()))
+                Err(format!("all others are deleted, and still: {error}: {:?}", cache.store().space().now()))
             }
             Ok(()) => self.stack().check(),
         }
@@ -415,8 +487,8 @@ impl SimulationRun {
         Ok(())
     }
 
-    /// Makes requests that must be refused: a copy with a taken name, and deletions of the mounted volume, of
-    /// the main volume, and of an absent one.
+    /// Makes requests that must be refused: a copy with a taken name, a new name and a deletion of the mounted
+    /// volume, a deletion of an absent one, and a change of a read-only one.
     fn ask_for_the_impossible(&mut self) -> Result<(), String> {
         self.phase = HarnessPhase::Deletion;
         let (mounted, taken) = (self.volumes.mounted, self.volumes.mounted_name.clone());
@@ -437,13 +509,23 @@ impl SimulationRun {
                 matches!(cache.delete_volume(mounted), Err(CacheError::InUse { .. })),
                 "deletion of the mounted",
             ),
+            (
+                matches!(cache.rename_volume(mounted, "other"), Err(CacheError::InUse { .. })),
+                "a new name of the mounted",
+            ),
         ];
-        if mounted != VolumeId::MAIN {
+        let volumes = cache.store().volumes().all();
+        if let Some((volume, _)) = volumes.into_iter().find(|(_, mode)| *mode == VolumeMode::ReadOnly) {
+            let change = [ObjectChange::Delete { object: volume.object(1, 1) }];
+            let answer = cache.try_transact(TransactionCost::of(&change), |into| into.apply(&change));
+            // After the buffer has failed, every change is refused.
             let refused = matches!(
-                cache.delete_volume(VolumeId::MAIN),
-                Err(CacheError::Store(StoreError::MainVolume | StoreError::Device(_)))
+                answer,
+                Some(Err(CacheError::ReadOnlyVolume { .. }
+                    | CacheError::ReadOnly { .. }
+                    | CacheError::Rescued { .. }))
             );
-            answers.push((refused, "deletion of the main"));
+            answers.push((refused, "a change of a read-only"));
         }
         let absent = cache.delete_volume(nobody);
         let refused =

@@ -24,4 +24,5 @@ mod space;
 mod stuck;
 mod synchronous_reads;
 mod threads;
+mod volume_life;
 mod volumes;

@@ -53,7 +53,7 @@ fn a_store_that_was_put_back_to_an_earlier_mount_is_refused() {
     }
     let refused = mounted_on(&machine, &older).err();
     assert!(
-        matches!(refused, Some(CacheError::StaleStore { what: "mount", store: 1, buffer: 3 })),
+        matches!(refused, Some(CacheError::StaleStore { what: "mount", store: 3, buffer: 5 })),
         "{refused:?}"
     );
     let cache = machine.open();

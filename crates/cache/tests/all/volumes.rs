@@ -287,9 +287,6 @@ impl World {
 
     fn delete(&mut self, cache: &Cache) -> bool {
         let volume = self.some_other();
-        if volume == VolumeId::MAIN {
-            return true;
-        }
         let faulty = self.begin_faults();
         let outcome = cache.delete_volume(volume);
         self.end_faults();
@@ -330,7 +327,7 @@ impl World {
     fn end(&mut self) {
         let cache = self.open();
         self.machine.power.restore();
-        for volume in std::mem::take(&mut self.others).into_keys().filter(|&id| id != VolumeId::MAIN) {
+        for volume in std::mem::take(&mut self.others).into_keys() {
             cache.delete_volume(volume).expect("power is on");
         }
         cache.drain().expect("power is on");

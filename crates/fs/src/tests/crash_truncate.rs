@@ -95,7 +95,8 @@ fn wait<T: Send + 'static>(cache: &Cache, start: impl FnOnce(FsCompletion<T>)) -
 fn cut_short() -> (Media, VolumeId, Vec<[Block; 2]>) {
     let media = Media::new();
     let cache = media.open().expect("sound media");
-    Fs::create(&cache, VolumeId::MAIN, &*media.clock, OWNER, SECRET).expect("a new file system");
+    let pages = Fs::create(&*media.clock, OWNER, SECRET).expect("a new file system");
+    cache.create_volume(&NewVolume { name: "main", ..NewVolume::default() }, &pages).expect("space");
     let new = NewVolume { name: "work", mode: VolumeMode::Writable, created: 0 };
     let work = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
     cache.drain().expect("sound media");
@@ -161,7 +162,8 @@ fn a_damaged_volume_keeps_no_other_from_being_used_and_is_refused_until_it_can_b
 fn a_volume_that_holds_no_file_system_keeps_what_was_lost_in_it() {
     let media = Media::new();
     let cache = media.open().expect("sound media");
-    Fs::create(&cache, VolumeId::MAIN, &*media.clock, OWNER, SECRET).expect("a new file system");
+    let pages = Fs::create(&*media.clock, OWNER, SECRET).expect("a new file system");
+    cache.create_volume(&NewVolume { name: "main", ..NewVolume::default() }, &pages).expect("space");
     let new = NewVolume { name: "work", mode: VolumeMode::Writable, created: 0 };
     let work = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
     let stream =

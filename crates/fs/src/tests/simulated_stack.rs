@@ -8,13 +8,13 @@ use crate::deferred_free::FREED_TOGETHER;
 use crate::error::FsError;
 use crate::types::{FileAttributes, FileKind, FsCompletion, Ino};
 use crate::{Fs, IfExists};
-use cache::{BackgroundTask, Cache, CacheSettings, FetchMode, RecoveredBuffer};
+use cache::{BackgroundTask, Cache, CacheError, CacheSettings, FetchMode, RecoveredBuffer};
 use device::{BLOCK_BYTES, Clock, StoreId};
 use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Store, StoreLayout, VolumeId};
+use store::{NewVolume, Store, StoreLayout, VolumeId, VolumeMode};
 
 /// Steps of background work after which an operation that has not completed never will.
 const STEPS_MAX: u32 = 100_000;
@@ -53,7 +53,8 @@ impl SimulatedStack {
         let mut stack =
             SimulatedStack { store, buffer, clock, fetch, memory, open: None, operations: 0, opened: 0 };
         let cache = stack.cache();
-        Fs::create(&cache, VolumeId::MAIN, &*stack.clock, OWNER, SECRET).expect("a new file system");
+        let pages = Fs::create(&*stack.clock, OWNER, SECRET).expect("a new file system");
+        cache.create_volume(&NewVolume { name: "main", ..NewVolume::default() }, &pages).expect("space");
         drop(cache);
         stack.start();
         stack
@@ -408,6 +409,42 @@ fn a_full_store_refuses_writes_and_takes_them_again_after_deletions() {
 }
 
 #[test]
+fn read_only_volume_is_opened_without_a_change() {
+    let mut stack = SimulatedStack::new(6, FetchMode::Lazy, 4096);
+    let make = |name: &'static [u8]| {
+        stack.wait(|done| stack.fs().make(OWNER, Ino::ROOT, name, FileKind::File, 0o600, done))
+    };
+    let ino = make(b"held").expect("a file").ino;
+    make(b"kept").expect("a file");
+    stack.fs().hold(ino).expect("it is there");
+    stack.wait(|done| stack.fs().unlink(Ino::ROOT, b"held", done)).expect("a removal");
+    let (cache, _) = stack.open.take().expect("it is open");
+    let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
+    let copy = cache.clone_volume(VolumeId::MAIN, &new).expect("space");
+    let before = cache.status();
+    let fs = Fs::open(cache.clone(), copy, stack.clock.clone()).expect("a file system");
+    assert_eq!(fs.attributes(ino).expect("the unlinked file").links, 0);
+    let (sender, answer) = std::sync::mpsc::channel();
+    let refused = sender.clone();
+    fs.unlink(Ino::ROOT, b"kept", Box::new(move |done| drop(refused.send(done.map(drop)))));
+    fs.make(
+        OWNER,
+        Ino::ROOT,
+        b"new",
+        FileKind::File,
+        0o600,
+        Box::new(move |done| drop(sender.send(done.map(drop)))),
+    );
+    for answer in answer.iter() {
+        assert!(matches!(answer, Err(FsError::Cache(CacheError::ReadOnlyVolume { .. }))), "{answer:?}");
+    }
+    assert!(fs.lookup(Ino::ROOT, b"kept").is_ok() && fs.lookup(Ino::ROOT, b"new").is_err());
+    fs.check(&mut |finding| panic!("{finding:?}"));
+    let after = cache.status();
+    assert_eq!((after.applied, after.dirty_pages), (before.applied, before.dirty_pages));
+}
+
+#[test]
 fn a_volume_without_a_file_system_is_refused() {
     let stack = SimulatedStack::new(5, FetchMode::Lazy, 4096);
     let power = PowerSupply::new();
@@ -418,6 +455,7 @@ fn a_volume_without_a_file_system_is_refused() {
     buffer::Buffer::format(&*buffer, id).expect("a format");
     let store = Arc::new(Store::open(store).expect("a store"));
     let cache = Cache::open(store, buffer, stack.clock.clone(), CacheSettings::default()).expect("a cache");
+    cache.create_volume(&NewVolume { name: "main", ..NewVolume::default() }, &[]).expect("space");
     let error = Fs::open(Arc::new(cache), VolumeId::MAIN, stack.clock).err().expect("refused");
     assert!(error.to_string().contains("no file system"), "{error}");
 }

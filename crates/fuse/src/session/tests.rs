@@ -12,7 +12,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use store::{Store, StoreLayout};
+use store::{NewVolume, Store, StoreLayout};
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Steps of background work within which every reply must come.
@@ -107,7 +107,8 @@ impl Bench {
         let cache = Cache::begin(store, recovered, clock.clone(), CacheSettings::default()).expect("a cache");
         let cache = Arc::new(cache);
         let owner = CallerCredentials { uid: 0, gid: 0, umask: 0 };
-        Fs::create(&cache, VolumeId::MAIN, &*clock, owner, [7; 16]).expect("a new file system");
+        let pages = Fs::create(&*clock, owner, [7; 16]).expect("a new file system");
+        cache.create_volume(&NewVolume { name: "main", ..NewVolume::default() }, &pages).expect("space");
         let fs = Arc::new(Fs::open(cache.clone(), VolumeId::MAIN, clock.clone()).expect("a file system"));
         let latencies = Arc::new(RequestLatencies::default());
         let requests = Arc::new(RequestCounter::default());

@@ -4,6 +4,7 @@ use super::*;
 use crate::change::StoreChange;
 use crate::store::Store;
 use crate::superblock::StoreLayout;
+use crate::volume::tests::make_main;
 use device::{Incarnation, Lsn, ObjectId, PageNo, SeededRng, StoreId, VolumeId};
 use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ fn on_disk(segments: u64) -> (Arc<SimDisk>, Store) {
     Store::format(&*disk, &layout).expect("large enough");
     let store = Store::open(disk.clone()).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
+    make_main(&store);
     (disk, store)
 }
 

@@ -5,6 +5,7 @@ use crate::change::StoreChange;
 use crate::map::{NodeBody, PageMapEntry};
 use crate::store::Store;
 use crate::superblock::StoreLayout;
+use crate::volume::tests::make_main;
 use crate::volume::{NewVolume, VolumeMode};
 use device::{Incarnation, Lsn, ObjectId, PageNo, StoreId, VolumeId};
 use sim_disk::{PowerSupply, SimDisk};
@@ -19,6 +20,7 @@ pub(crate) fn half_dead() -> Store {
         .expect("large enough");
     let store = Store::open(disk).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
+    make_main(&store);
     (0..300).for_each(|number| write(&store, FILE, number, number + 1));
     (0..300).step_by(2).for_each(|number| write(&store, FILE, number, number + 1000));
     store

@@ -313,9 +313,10 @@ impl PageMap {
             },
             LogEntry::Delete { object, .. } => self.object(*object)?.map_or(Ok(()), |e| self.prepare_drop(e)),
             LogEntry::Transfer { transfer, .. } => self.prepare_transfer(transfer),
-            LogEntry::CloneVolume { .. } | LogEntry::NameVolume { .. } | LogEntry::DeleteVolume { .. } => {
-                Ok(())
-            }
+            LogEntry::CreateVolume { .. }
+            | LogEntry::CloneVolume { .. }
+            | LogEntry::NameVolume { .. }
+            | LogEntry::DeleteVolume { .. } => Ok(()),
         }
     }
 
@@ -359,6 +360,13 @@ impl PageMap {
             LogEntry::Punch { object, pages, lsn } => self.punch(*object, pages, *lsn),
             LogEntry::Delete { object, lsn } => self.delete(*object, *lsn),
             LogEntry::Transfer { transfer, lsn } => self.transfer(transfer, *lsn),
+            LogEntry::CreateVolume { volume, mode, created, size, .. } => {
+                let name = String::new();
+                let objects = NodeTree::default();
+                let new =
+                    VolumeEntry { objects, mode: *mode, name, created: *created, from: *volume, size: *size };
+                self.volumes.create(&mut self.nodes, *volume, new);
+            }
             LogEntry::CloneVolume { from, to, mode, created, .. } => {
                 let new = VolumeEntry { mode: *mode, created: *created, ..VolumeEntry::default() };
                 self.volumes.clone_volume(&mut self.nodes, *from, *to, new);
@@ -366,7 +374,9 @@ impl PageMap {
                 let same: Vec<_> = unapplied.map(|(&(_, slot), &node)| ((*to, slot), node)).collect();
                 self.unapplied.extend(same);
             }
-            LogEntry::NameVolume { volume, part } => self.volumes.append_name(&mut self.nodes, *volume, part),
+            LogEntry::NameVolume { volume, part, begins } => {
+                self.volumes.add_to_name(&mut self.nodes, *volume, part, *begins)
+            }
             LogEntry::DeleteVolume { volume, .. } => self.volumes.delete(&mut self.nodes, *volume),
         }
     }

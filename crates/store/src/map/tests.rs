@@ -4,18 +4,19 @@ use super::node_tree::LeafRef;
 use super::scan::MapScan;
 use super::*;
 use crate::checkpoint_root::NewestLsns;
-use crate::format::LEAF_PAGES;
+use crate::format::{DRAFT, LEAF_PAGES};
 use crate::log_entry::LogEntry;
 use crate::segments::{SegmentEntry, SegmentTable, SegmentUse};
 use crate::superblock::StoreGeometry;
-use crate::volume::VolumeId;
+use crate::volume::{VolumeId, VolumeMode};
 use device::{Block, Lsn, ObjectId, PageNo, PageTransfer, StoreId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Segments of 16 blocks from block 4 on, all of them data's.
 fn map() -> PageMap {
     let id = StoreId([1; 16]);
-    let geometry = StoreGeometry { id, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32 };
+    let geometry =
+        StoreGeometry { id, total_blocks: 4 + 32 * 16, segment_blocks: 16, segments: 32, draft: DRAFT };
     let used = vec![SegmentEntry { usage: SegmentUse::Log, ..SegmentEntry::default() }; 32];
     PageMap::new(
         MapNodes::new(NodeTable::new(), SegmentTable::new(geometry, used)),
@@ -413,10 +414,11 @@ fn inline_pages_that_moved_apart_become_a_tree() {
     assert_eq!(map.nodes.segments.get(0).live, 6);
 }
 
-/// The main volume, empty.
+/// A map with volume 0, empty.
 fn with_volume() -> PageMap {
     let mut map = map();
-    map.volumes = MapVolumes::main_only();
+    let (volume, mode) = (VolumeId::MAIN, VolumeMode::Writable);
+    map.apply_entry(&LogEntry::CreateVolume { volume, mode, lsn: Lsn(0), created: 0, size: 0 });
     map
 }
 

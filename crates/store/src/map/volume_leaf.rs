@@ -2,7 +2,7 @@
 
 use super::node::{NodeId, NodeTree};
 use crate::format::*;
-use crate::volume::{MAIN_VOLUME_NAME, VOLUME_NAME_BYTES_MAX, VolumeId, VolumeInfo, VolumeMode};
+use crate::volume::{VOLUME_NAME_BYTES_MAX, VolumeId, VolumeInfo, VolumeMode};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The entry of a volume.
@@ -13,19 +13,18 @@ pub(crate) struct VolumeEntry {
     /// Empty if the volume has no name.
     pub(crate) name: String,
     pub(crate) created: u64,
-    /// The volume that it was cloned from.
+    /// The volume that it was cloned from; its own number if it is no clone.
     pub(crate) from: VolumeId,
+    /// The bytes of a block device; 0 for a file system.
+    pub(crate) size: u64,
 }
 
 impl VolumeEntry {
     /// The volume as users see it.
     pub(super) fn describe(&self, id: VolumeId) -> VolumeInfo {
-        let mode = self.mode;
-        if id == VolumeId::MAIN {
-            return VolumeInfo { id, mode, name: MAIN_VOLUME_NAME.to_owned(), created: 0, from: None };
-        }
         let name = if self.name.is_empty() { format!("#{id}") } else { self.name.clone() };
-        VolumeInfo { id, mode, name, created: self.created, from: Some(self.from) }
+        let from = Some(self.from).filter(|&from| from != id);
+        VolumeInfo { id, mode: self.mode, name, created: self.created, from }
     }
 }
 
@@ -40,7 +39,9 @@ struct VolumeBytes {
     root: U64,
     created: U64,
     name: [u8; VOLUME_NAME_BYTES_MAX],
-    reserved: [u8; 97],
+    reserved: u8,
+    size: U64,
+    reserved_too: [u8; 88],
 }
 
 const ENTRY_BYTES: usize = size_of::<VolumeBytes>();
@@ -63,6 +64,7 @@ pub(super) fn encode(entries: &VolumeEntries, into: &mut [u8]) {
         volume.from = entry.from.0.into();
         volume.root = entry.objects.root.0.into();
         volume.created = entry.created.into();
+        volume.size = entry.size.into();
         volume.name[..entry.name.len()].copy_from_slice(entry.name.as_bytes());
         volume.write_to(bytes).expect("exactly as long");
     }
@@ -85,6 +87,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Box<VolumeEntries>> {
             name: std::str::from_utf8(name).ok()?.to_owned(),
             created: volume.created.get(),
             from: VolumeId(volume.from.get()),
+            size: volume.size.get(),
         });
     }
     Some(entries)

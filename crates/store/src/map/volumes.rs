@@ -22,8 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// entries after it.
 #[derive(Debug, Default)]
 pub(crate) struct MapVolumes {
-    /// The tree of volume leaves. The main volume may be missing in it until something is written to the
-    /// volume.
+    /// The tree of volume leaves.
     tree: NodeTree,
     all: BTreeMap<VolumeId, VolumeEntry>,
     /// Number of leaves in which `all` lie.
@@ -36,23 +35,22 @@ pub(crate) struct MapVolumes {
 }
 
 impl MapVolumes {
-    /// The volumes of a new store.
-    pub(crate) fn main_only() -> MapVolumes {
-        let mut volumes = MapVolumes::unread(NodeTree::default(), VolumeId(1), Vec::new());
-        volumes.set_volumes(BTreeMap::new());
-        volumes
-    }
-
     /// Volumes whose tree was not read yet.
     pub(crate) fn unread(tree: NodeTree, next: VolumeId, dying: Vec<NodeId>) -> MapVolumes {
         MapVolumes { tree, next, dying, ..MapVolumes::default() }
     }
 
     /// Sets the volumes that were read from the tree.
-    pub(crate) fn set_volumes(&mut self, mut all: BTreeMap<VolumeId, VolumeEntry>) {
-        all.entry(VolumeId::MAIN).or_default();
+    pub(crate) fn set_volumes(&mut self, all: BTreeMap<VolumeId, VolumeEntry>) {
         self.leaves = all.keys().map(|&id| leaf_index(id)).collect::<BTreeSet<_>>().len() as u64;
         self.all = all;
+    }
+
+    /// Adds what a store of [`DRAFT_BEFORE`](crate::format::DRAFT_BEFORE) has without saying so: volume 0,
+    /// and its name. The path to its leaf is in memory.
+    pub(crate) fn add_implied_main(&mut self, nodes: &mut MapNodes) {
+        let main = self.all.get(&VolumeId::MAIN).cloned().unwrap_or_default();
+        self.insert(nodes, VolumeId::MAIN, VolumeEntry { name: MAIN_VOLUME_NAME.to_owned(), ..main });
     }
 
     /// All volumes, as the nodes of the tree have them; `None` if the tree makes no sense.
@@ -108,7 +106,7 @@ impl MapVolumes {
     /// A number that no volume ever had.
     pub(crate) fn next_id(&self) -> VolumeId {
         if is_planted(StoreBug::VolumeNumberUsedAgain) {
-            return VolumeId(self.all.keys().next_back().map_or(0, |last| last.0) + 1);
+            return self.all.keys().next_back().map_or(VolumeId(0), |last| VolumeId(last.0 + 1));
         }
         self.next
     }
@@ -161,6 +159,20 @@ impl MapVolumes {
         }
     }
 
+    fn insert(&mut self, nodes: &mut MapNodes, volume: VolumeId, new: VolumeEntry) {
+        self.leaves += u64::from(!self.has_leaf(volume));
+        self.all.insert(volume, new);
+        self.next = self.next.max(VolumeId(volume.0.saturating_add(1)));
+        self.write_entry(nodes, volume);
+    }
+
+    /// Adds an empty volume if it does not exist.
+    pub(super) fn create(&mut self, nodes: &mut MapNodes, volume: VolumeId, new: VolumeEntry) {
+        if !self.all.contains_key(&volume) {
+            self.insert(nodes, volume, new);
+        }
+    }
+
     /// Adds `to`, a clone of `volume`, if it does not exist: the root of the tree gets one reference more.
     pub(super) fn clone_volume(
         &mut self,
@@ -170,11 +182,8 @@ impl MapVolumes {
         new: VolumeEntry,
     ) {
         let source = self.all.get(&volume).filter(|_| !self.all.contains_key(&to));
-        let Some(objects) = source.map(|source| source.objects) else { return };
-        self.leaves += u64::from(!self.has_leaf(to));
-        self.all.insert(to, VolumeEntry { objects, from: volume, ..new });
-        self.next = self.next.max(VolumeId(to.0.saturating_add(1)));
-        self.write_entry(nodes, to);
+        let Some(&VolumeEntry { objects, size, .. }) = source else { return };
+        self.insert(nodes, to, VolumeEntry { objects, size, from: volume, ..new });
         if objects.root.is_some() {
             nodes.add_reference(objects.root);
         }
@@ -229,16 +238,18 @@ impl MapVolumes {
     pub(crate) fn find_by_name(&self, name: &str) -> Option<VolumeInfo> {
         let unnamed = name.strip_prefix('#').and_then(|number| number.parse().ok().map(VolumeId));
         let found = self.all.iter().find(|&(&id, volume)| match &*volume.name {
-            _ if id == VolumeId::MAIN => name == MAIN_VOLUME_NAME,
             "" => unnamed == Some(id),
             known => known == name,
         });
         found.map(|(&id, volume)| volume.describe(id)).filter(|volume| volume.name == name)
     }
 
-    /// Appends a part to a volume's name.
-    pub(super) fn append_name(&mut self, nodes: &mut MapNodes, volume: VolumeId, part: &[u8]) {
+    /// Begins a volume's name anew with a part, or appends a part to the name.
+    pub(super) fn add_to_name(&mut self, nodes: &mut MapNodes, volume: VolumeId, part: &[u8], begins: bool) {
         let Some(entry) = self.all.get_mut(&volume) else { return };
+        if begins {
+            entry.name.clear();
+        }
         let part = String::from_utf8_lossy(part);
         if entry.name.len() + part.len() <= VOLUME_NAME_BYTES_MAX {
             entry.name.push_str(&part);

@@ -4,6 +4,7 @@ use super::*;
 use crate::change::StoreChange;
 use crate::log_entry::{claimed_entry_blocks, decode_chunk, encode_chunk};
 use crate::superblock::StoreLayout;
+use crate::volume::tests::make_main;
 use device::{Incarnation, Lsn, PageNo, VolumeId};
 use sim_disk::{PowerSupply, SimDisk};
 
@@ -15,6 +16,7 @@ fn with_metadata() -> (Arc<SimDisk>, Block) {
     Store::format(&*disk, &StoreLayout { id: ID, segment_blocks: Some(16) }).expect("large enough");
     let store = Store::open(disk.clone()).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
+    make_main(&store);
     let cursor = store.writer.lock().log().cursor();
     let at = store.shared.medium.geometry().segment_start(cursor.segment).plus(cursor.offset);
     let write = |number, page_lsn| StoreChange::Write {

@@ -1,13 +1,19 @@
 //! Reading the summaries of segments that are whole, damaged, or hold blocks of an earlier use.
 
 use super::*;
+use crate::format::DRAFT;
 use crate::log_chunk::to_pages;
 use crate::log_entry::{ChunkHead, encode_chunk};
 use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 
-const GEOMETRY: StoreGeometry =
-    StoreGeometry { id: StoreId([7; 16]), total_blocks: 4 + 4 * 64, segment_blocks: 64, segments: 4 };
+const GEOMETRY: StoreGeometry = StoreGeometry {
+    id: StoreId([7; 16]),
+    total_blocks: 4 + 4 * 64,
+    segment_blocks: 64,
+    segments: 4,
+    draft: DRAFT,
+};
 const SEGMENT: u32 = 1;
 
 fn at(offset: u64) -> Block {

@@ -1,6 +1,7 @@
 //! Compares the estimates before a vector is admitted with the vector's effects.
 
 use crate::cleaner::tests::{half_dead, walked};
+use crate::format::DRAFT;
 use crate::log_entry::LogEntry;
 use crate::map::{MapNodes, MapVolumes, NodeTable, PageMap};
 use crate::policy::{SpaceClass, low_mark};
@@ -26,15 +27,18 @@ impl Life {
     fn new(seed: u64) -> Life {
         let segments = 4096;
         let total_blocks = 4 + u64::from(segments) * 16;
-        let geometry = StoreGeometry { id: StoreId([1; 16]), total_blocks, segment_blocks: 16, segments };
+        let geometry =
+            StoreGeometry { id: StoreId([1; 16]), total_blocks, segment_blocks: 16, segments, draft: DRAFT };
         let used =
             vec![SegmentEntry { usage: SegmentUse::Log, ..SegmentEntry::default() }; segments as usize];
         let map = PageMap::new(
             MapNodes::new(NodeTable::new(), SegmentTable::new(geometry, used)),
-            MapVolumes::main_only(),
+            MapVolumes::default(),
             crate::checkpoint_root::NewestLsns::default(),
         );
         let mut life = Life { map, random: SeededRng::new(seed), lsn: 3 };
+        let (volume, mode) = (VolumeId::MAIN, VolumeMode::Writable);
+        life.map.apply_entry(&LogEntry::CreateVolume { volume, mode, lsn: Lsn(0), created: 0, size: 0 });
         for (slot, page) in SLOTS.into_iter().flat_map(|slot| PAGES.map(|page| (slot, page))) {
             let entry = life.write(VolumeId::MAIN, slot, page);
             life.map.apply_entry(&entry);

@@ -7,6 +7,7 @@ use crate::map::{NodeBody, NodeId, ObjectPageEntries};
 use crate::map_walk::{WalkItem, walk_map};
 use crate::store::Store;
 use crate::superblock::StoreLayout;
+use crate::volume::tests::make_main;
 use crate::volume::{NewVolume, VolumeId, VolumeMode};
 use device::{Block, Incarnation, Lsn, PageNo, StoreId};
 use sim_disk::{PowerSupply, SimDisk};
@@ -40,6 +41,7 @@ fn the_list_of_what_dies_stays_short_however_large_it_is() {
         .expect("large enough");
     let store = Store::open(disk).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
+    make_main(&store);
     // A leaf each, below 40 nodes of 256 of them.
     let pages = 40 * 256;
     for number in 0..pages {
@@ -96,6 +98,7 @@ fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_re
         .expect("large enough");
     let mut store = Store::open(disk.clone()).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
+    make_main(&store);
     (0..PAGES).for_each(|page| write(&store, 0, 1, page, page + 1));
     (0..40).for_each(|slot| write(&store, 0, 100 + slot, 0, 1000 + slot));
     (1..=40).for_each(|to| clone(&store, (to - 1) / 2, to, 2000 + u64::from(to)));

@@ -180,6 +180,7 @@ fn large_segments() -> Store {
     Store::format(&*disk, &layout).expect("large enough");
     let store = Store::open(disk as Arc<dyn Device>).expect("a new store");
     store.begin(Incarnation(1)).expect("the first");
+    make_main(&store);
     store
 }
 

@@ -183,8 +183,8 @@ fn a_sparse_file_that_is_overwritten_asks_for_little_space_again_and_gives_back_
     let power = PowerSupply::new();
     let disk = disk(4 + 2000 * u64::from(SEGMENT), &power, 1);
     disk.set_space(u64::MAX);
-    format(&disk);
-    let store = mount(&disk).expect("a new store");
+    let store = format(&disk);
+    tend(&store);
     let begun = disk.space_taken();
     let mut stamp = 0;
     let mut overwrite = |pages: u64, rounds: u64| {
@@ -224,8 +224,7 @@ fn a_trim_leaves_a_sparse_file_what_reservations_count_on_dead_as_it_may_be() {
     const OTHER: ObjectId = VolumeId::MAIN.object(9, 1);
     let disk = disk(4 + 2000 * u64::from(SEGMENT), &PowerSupply::new(), 1);
     disk.set_space(u64::MAX);
-    format(&disk);
-    let store = mount(&disk).expect("a new store");
+    let store = format(&disk);
     let mut lsn = 0;
     let mut vector = |object, from: u64| -> Vec<StoreChange> {
         let write = |number| {

@@ -88,7 +88,10 @@ fn again<T>(when: &str, mut try_it: impl FnMut() -> Result<T, StoreError>) -> T 
     for _ in 0..AWAY + 2 {
         match try_it() {
             Ok(done) => return done,
-            Err(StoreError::Device(_) | StoreError::Corrupt { .. }) => {}
+            // A superblock that cannot be read counts as damaged where a root can be read after it.
+            Err(
+                StoreError::Device(_) | StoreError::Corrupt { .. } | StoreError::SuperblockDamaged { .. },
+            ) => {}
             Err(error) => panic!("{when}: {error}"),
         }
     }

@@ -41,8 +41,7 @@ impl Life {
         let power = PowerSupply::new();
         let disk = disk(4 + 400 * u64::from(SEGMENT), &power, seed);
         disk.set_space(SPACE);
-        format(&disk);
-        let store = mount(&disk).expect("a new store opens");
+        let store = format(&disk);
         Life::of(seed, power, disk, store)
     }
 

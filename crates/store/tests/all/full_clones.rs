@@ -59,8 +59,7 @@ impl FullStore {
         if is_sparse {
             disk.set_space(blocks(segments));
         }
-        format(&disk);
-        let store = mount(&disk).expect("a new store opens");
+        let store = format(&disk);
         let files = 60 + random.below(150);
         let (lsn, crashes, refused) = (0, 0, 0);
         let mut full = FullStore {

@@ -200,8 +200,7 @@ fn a_round_of_cleaning_goes_on_when_the_store_grows() {
 fn a_sparse_store_that_grows_asks_the_file_system_below_for_space_as_it_needs_it() {
     let disk: Arc<SimDisk> = disk(blocks_for(64), &PowerSupply::new(), 1);
     disk.set_space(u64::MAX);
-    format(&disk);
-    let store = mount(&disk).expect("a new store");
+    let store = format(&disk);
     let (before, taken) = (store.space().now(), disk.space_taken());
     store.grow(Some(blocks_for(1000))).expect("a sound disk");
     assert!(disk.space_taken() < taken + 200, "{taken} blocks, then {}", disk.space_taken());

@@ -9,6 +9,7 @@ mod damage;
 mod deletions;
 mod deltas;
 mod devices;
+mod draft_before;
 mod errors;
 mod flips;
 mod foreground;

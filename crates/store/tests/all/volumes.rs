@@ -15,7 +15,11 @@ fn write(object: ObjectId, number: u64, page_lsn: u64) -> StoreChange {
 }
 
 fn stamp_of(store: &Store, volume: VolumeId, number: u64) -> Option<u64> {
-    let mut wants = [PageRead::new(FILE.in_volume(volume), PageNo(number))];
+    stamp_in(store, FILE.in_volume(volume), number)
+}
+
+fn stamp_in(store: &Store, object: ObjectId, number: u64) -> Option<u64> {
+    let mut wants = [PageRead::new(object, PageNo(number))];
     store.data().read(&mut wants);
     match &wants[0].result {
         Ok(StoredPage::Hole) => None,
@@ -71,17 +75,142 @@ fn what_cannot_be_cloned_changed_or_deleted_is_refused_with_nothing_changed() {
         Err(StoreError::NoSuchVolume { volume: two })
     );
     assert_eq!(store.volumes().delete(two, Lsn(2)), Err(StoreError::NoSuchVolume { volume: two }));
-    assert_eq!(store.volumes().delete(MAIN, Lsn(2)), Err(StoreError::MainVolume));
     assert_eq!(store.volumes().all().len(), 2);
     assert_eq!(findings(&store), []);
 }
 
-/// Volumes that a random life changes, clones and deletes, with a model of each.
+/// Each volume: its number, its name, what it was cloned from, and its first page of metadata.
+fn described(store: &Store) -> Vec<(u32, String, Option<VolumeId>, Option<u64>)> {
+    let all = store.volumes().describe().into_iter();
+    all.map(|one| (one.id.0, one.name, one.from, stamp_in(store, one.id.object(0, 0), 0))).collect()
+}
+
+fn create(store: &Store, name: &str, lsn: u64) -> Result<VolumeId, StoreError> {
+    let pages: Vec<_> = (0..3).map(|number| (PageNo(number), page(lsn + number))).collect();
+    store.volumes().create(&NewVolume { name, ..NewVolume::default() }, &pages, Lsn(lsn))
+}
+
+#[test]
+fn new_volume_has_its_name_and_first_pages() {
+    let (_power, disk, store) = fresh(64, 1);
+    assert_eq!(create(&store, "data", 10), Ok(VolumeId(1)));
+    assert_eq!(create(&store, "data", 11), Err(StoreError::NameTaken { name: "data".into() }));
+    assert!(matches!(create(&store, "a/b", 11), Err(StoreError::BadName { .. })));
+    store.data().apply(&[write(FILE.in_volume(VolumeId(1)), 5, 20)]).expect("space");
+    let expected = vec![(0, "main".into(), None, None), (1, "data".into(), None, Some(10))];
+    assert_eq!(described(&store), expected);
+    drop(store);
+    let store = open(&disk).expect("it opens");
+    assert_eq!(described(&store), expected);
+    assert_eq!(stamp_of(&store, VolumeId(1), 5), Some(20));
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn renamed_volume_keeps_all_but_its_name() {
+    let (_power, disk, store) = fresh(64, 1);
+    let long = "n".repeat(127);
+    store.data().apply(&[write(FILE, 5, 20)]).expect("space");
+    store.volumes().rename(MAIN, &long).expect("space");
+    assert_eq!(store.volumes().named("main"), None);
+    assert_eq!(store.volumes().rename(MAIN, &long), Err(StoreError::NameTaken { name: long.clone() }));
+    assert!(matches!(store.volumes().rename(MAIN, "-x"), Err(StoreError::BadName { .. })));
+    let absent = VolumeId(7);
+    assert_eq!(store.volumes().rename(absent, "x"), Err(StoreError::NoSuchVolume { volume: absent }));
+    drop(store);
+    let store = mount(&disk).expect("it opens");
+    assert_eq!(described(&store), [(0, long, None, None)]);
+    store.volumes().rename(MAIN, "short").expect("space");
+    store.maintenance().checkpoint_twice().expect("space");
+    drop(store);
+    let store = open(&disk).expect("it opens");
+    assert_eq!(described(&store), [(0, "short".into(), None, None)]);
+    assert_eq!(stamp_of(&store, MAIN, 5), Some(20));
+    assert_eq!(findings(&store), []);
+}
+
+#[test]
+fn numbers_are_not_used_again_though_all_volumes_go() {
+    let (_power, disk, mut store) = fresh(64, 1);
+    for round in 0..20 {
+        store.volumes().delete(VolumeId(round), Lsn(100 * u64::from(round) + 1)).expect("it is there");
+        if round % 3 == 1 {
+            settle(&store);
+        }
+        if round % 2 == 1 {
+            drop(store);
+            store = mount(&disk).expect("it opens");
+        }
+        assert_eq!(described(&store), [], "round {round}");
+        assert_eq!(findings(&store), [], "round {round}");
+        let lsn = 100 * u64::from(round) + 2;
+        assert_eq!(create(&store, "main", lsn), Ok(VolumeId(round + 1)));
+        assert_eq!(stamp_of(&store, VolumeId(round + 1), 5), None);
+        store.data().apply(&[write(FILE.in_volume(VolumeId(round + 1)), 5, lsn + 1)]).expect("space");
+    }
+}
+
+/// Cuts the power at each device operation of `change`, and checks that a crash leaves the volumes as they
+/// were, or as they are to be.
+fn crash_in(change: impl Fn(&Store) -> Result<(), StoreError>) {
+    let (_power, disk, store) = fresh(64, 1);
+    create(&store, "data", 10).expect("space");
+    store.maintenance().checkpoint().expect("space");
+    let before = described(&store);
+    drop(store);
+    let after = {
+        let store = mount(&disk.fork(&PowerSupply::new(), 1)).expect("a sound disk");
+        change(&store).expect("space");
+        described(&store)
+    };
+    let (mut old, mut new) = (0, 0);
+    for operations in 0.. {
+        let power = PowerSupply::new();
+        let disk = disk.fork(&power, operations);
+        let store = mount(&disk).expect("a sound disk");
+        power.cut_after(operations);
+        let outcome = change(&store);
+        let ended = !power.is_lost();
+        drop(store);
+        power.cut();
+        disk.crash();
+        power.restore();
+        let store = mount(&disk).expect("it opens");
+        assert_eq!(findings(&store), [], "{operations}");
+        let found = described(&store);
+        if found == after {
+            new += 1;
+        } else {
+            assert!(outcome.is_err() && found == before, "{operations}: {found:?}");
+            change(&store).expect("it can be made still");
+            assert_eq!(described(&store), after, "{operations}");
+            old += 1;
+        }
+        if ended {
+            println!("{operations} operations: {old} crashes left the old state, {new} the new one");
+            return;
+        }
+    }
+}
+
+#[test]
+fn crash_in_a_creation_leaves_all_of_it_or_nothing() {
+    crash_in(|store| create(store, "new", 20).map(drop));
+}
+
+#[test]
+fn crash_in_a_rename_leaves_either_name() {
+    crash_in(|store| store.volumes().rename(VolumeId(1), &"n".repeat(127)));
+}
+
+/// Volumes that a random life creates, changes, clones, renames and deletes, with a model of each.
 struct Life {
     power: Arc<PowerSupply>,
     disk: Arc<SimDisk>,
     store: Store,
     volumes: BTreeMap<u32, BTreeMap<u64, u64>>,
+    /// The name of each volume, and the page that it was created with.
+    names: BTreeMap<u32, (String, Option<u64>)>,
     /// Clones that were made.
     clones: u32,
     /// The most volumes.
@@ -111,6 +240,7 @@ impl Life {
             disk,
             store,
             volumes: BTreeMap::from([(0, (0..PAGES).map(|number| (number, number + 1)).collect())]),
+            names: BTreeMap::from([(0, ("main".to_owned(), None))]),
             clones: 0,
             most: 12,
             steps_per_crash: 15,
@@ -121,25 +251,44 @@ impl Life {
         }
     }
 
-    fn some_volume(&mut self) -> u32 {
+    fn some_volume(&mut self) -> Option<u32> {
         let all: Vec<u32> = self.volumes.keys().copied().collect();
-        all[self.random.below(all.len() as u64) as usize]
+        if all.is_empty() { None } else { Some(all[self.random.below(all.len() as u64) as usize]) }
+    }
+
+    /// Creates a volume with one page.
+    fn create(&mut self) -> Result<(), StoreError> {
+        let name = format!("new-{}", self.lsn);
+        let new = NewVolume { name: &name, created: self.lsn, ..NewVolume::default() };
+        let made = self.store.volumes().create(&new, &[(PageNo(0), page(self.lsn))], Lsn(self.lsn))?;
+        assert_eq!(self.volumes.insert(made.0, BTreeMap::new()), None, "volume {made} was there");
+        self.names.insert(made.0, (name, Some(self.lsn)));
+        Ok(())
     }
 
     /// Does one change. It is acknowledged, so it must survive from now on.
     fn change(&mut self) -> Result<(), StoreError> {
         self.lsn += 1;
-        let (volume, lsn) = (self.some_volume(), Lsn(self.lsn));
-        match self.random.below(10) {
+        let lsn = Lsn(self.lsn);
+        let Some(volume) = self.some_volume() else { return self.create() };
+        match self.random.below(12) {
             0..3 if self.volumes.len() < self.most => {
                 let made = clone_volume(&self.store, VolumeId(volume), VolumeMode::Writable, lsn)?;
                 let held = self.volumes[&volume].clone();
                 self.volumes.insert(made.0, held);
+                self.names.insert(made.0, (format!("at-{lsn}"), self.names[&volume].1));
                 self.clones += 1;
             }
-            3 | 4 if volume != 0 => {
+            3 | 4 => {
                 self.store.volumes().delete(VolumeId(volume), lsn)?;
                 self.volumes.remove(&volume);
+                self.names.remove(&volume);
+            }
+            10 if self.volumes.len() < self.most => self.create()?,
+            11 => {
+                let name = format!("{lsn}-{}", "n".repeat(self.random.below(100) as usize));
+                self.store.volumes().rename(VolumeId(volume), &name)?;
+                self.names.get_mut(&volume).expect("chosen from them").0 = name;
             }
             5 => {
                 let from = self.random.below(PAGES);
@@ -199,6 +348,14 @@ impl Life {
         if !known.iter().eq(self.volumes.keys()) {
             return Some(format!("volumes {known:?}, expected {:?}", self.volumes.keys()));
         }
+        let names = self.store.volumes().describe().into_iter().map(|volume| {
+            let created = stamp_in(&self.store, volume.id.object(0, 0), 0);
+            (volume.id.0, (volume.name, created))
+        });
+        let names: BTreeMap<u32, (String, Option<u64>)> = names.collect();
+        if names != self.names {
+            return Some(format!("names and first pages {names:?}, expected {:?}", self.names));
+        }
         for (&volume, held) in &self.volumes {
             let object = FILE.in_volume(VolumeId(volume));
             let mut wants: Vec<PageRead> =
@@ -254,7 +411,7 @@ fn clones_changed_and_deleted_at_random_with_crashes_and_cleaning_hold_what_they
 #[test]
 fn thousands_of_clones_made_and_deleted_at_random_with_crashes_are_those_that_should_be_there() {
     let mut life = Life { most: 5000, steps_per_crash: 400, ..Life::on(4500, 77) };
-    assert_eq!(life.live(6000), None);
+    assert_eq!(life.live(7000), None);
     assert!(life.clones > 1500 && life.volumes.len() > 400, "{} of {}", life.volumes.len(), life.clones);
 }
 

@@ -5,7 +5,7 @@ use crate::change::StoreChange;
 use crate::shared::{PageRead, StoredPage};
 use crate::store::Store;
 use crate::superblock::StoreLayout;
-use crate::volume::VolumeId;
+use crate::volume::{NewVolume, VolumeId};
 use crate::{check, failure};
 use device::{BLOCK_BYTES, Block, Device, DeviceError, Incarnation, Lsn, ObjectId, Page, PageNo, StoreId};
 use shuttle::rand::{Rng, thread_rng};
@@ -93,12 +93,19 @@ fn unpinned(store: &Store, want: &mut PageRead) {
     want.result = intact.map(|()| StoredPage::Page { bytes, page_lsn });
 }
 
+/// Makes volume 0, as `weir format` does.
+fn make_main(store: &Store) {
+    let main = NewVolume { name: "main", ..NewVolume::default() };
+    store.volumes().create(&main, &[], Lsn(0)).expect("space");
+}
+
 fn readers_and_a_writer(read: fn(&Store, &mut PageRead)) {
     let disk = SimDisk::new("disk", BLOCKS, &PowerSupply::new(), 7);
     let layout = StoreLayout { id: StoreId([7; 16]), segment_blocks: Some(SEGMENT_BLOCKS) };
     Store::format(&*disk, &layout).expect("a disk that is large enough");
     let store = Arc::new(Store::open(Arc::new(Slow(disk))).expect("a store that was just made"));
     store.begin(Incarnation(1)).expect("a higher incarnation");
+    make_main(&store);
     write(&store, 0..10, 1);
     let freed = store.counters().segments_freed;
     let readers: Vec<_> = (0..READERS)

@@ -26,6 +26,18 @@ fn delete(dir: &Path, name: &str) -> Command {
     command
 }
 
+fn create(path: &Path, name: &str) -> Command {
+    let mut command = weir();
+    command.args(["volume", "create"]).arg(path).arg(name);
+    command
+}
+
+fn rename(path: &Path, old: &str, new: &str) -> Command {
+    let mut command = weir();
+    command.args(["volume", "rename"]).arg(path).arg(old).arg(new);
+    command
+}
+
 /// `weir volume list --json` of a mount or of a store.
 fn list(path: &Path) -> Vec<Value> {
     let output = succeeds(weir().args(["volume", "list", "--json"]).arg(path));
@@ -165,7 +177,10 @@ fn what_cannot_be_cloned_or_deleted_is_refused_with_the_reason() {
     let unknown = fails(&mut delete(mounted.dir(), "copi"));
     assert!(unknown.contains("there is no volume copi"), "{unknown}");
     let used = fails(&mut delete(mounted.dir(), "main"));
-    assert!(used.contains("volume main is mounted here"), "{used}");
+    let is_mounted = format!("volume main is mounted on {}", mounted.dir().display());
+    assert!(used.contains(&is_mounted), "{used}");
+    let used = fails(&mut rename(mounted.dir(), "main", "old"));
+    assert!(used.contains(&is_mounted) && used.contains("weir unmount"), "{used}");
     before.assert_unchanged(mounted.dir());
     assert_eq!(names(mounted.dir()), ["main", "copy"]);
     let busy = fails(weir().args(["volume", "list"]).arg(sandbox.store()));
@@ -187,6 +202,114 @@ fn what_cannot_be_cloned_or_deleted_is_refused_with_the_reason() {
     let mounted = sandbox.mount();
     succeeds(&mut delete(mounted.dir(), "copy"));
     assert_eq!(names(mounted.dir()), ["main"]);
+    mounted.unmount();
+}
+
+#[test]
+fn main_is_replaced_by_a_clone() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let store = sandbox.store();
+    let mounted = sandbox.mount();
+    fs::write(mounted.path("file"), b"good").expect("a file");
+    succeeds(&mut clone(mounted.dir(), "copy"));
+    fs::write(mounted.path("file"), b"bad").expect("a file");
+    succeeds(weir().arg("sync").arg(mounted.dir()));
+    mounted.kill();
+    // What the buffer has of `main` stays with it under its new name.
+    succeeds(&mut rename(&store, "main", "broken"));
+    succeeds(&mut rename(&store, "copy", "main"));
+    let mounted = sandbox.mount();
+    assert_eq!(mounted.status().volume, "main");
+    assert_eq!(fs::read(mounted.path("file")).expect("it"), b"good");
+    // The path of a mounted store leads to its daemon.
+    succeeds(&mut rename(&store, "broken", "older"));
+    assert_eq!(names(mounted.dir()), ["older", "main"]);
+    mounted.unmount();
+    let mounted = sandbox.mount_with(&["--volume", "older"]);
+    assert_eq!(fs::read(mounted.path("file")).expect("it"), b"bad");
+    succeeds(&mut delete(mounted.dir(), "main"));
+    mounted.unmount();
+    let gone = fails(weir().arg("mount").arg(&store).arg(sandbox.mount_point()));
+    assert!(gone.contains("there is no volume main") && gone.contains("there are: older"), "{gone}");
+    checked(&sandbox);
+}
+
+#[test]
+fn store_without_volumes_says_how_to_make_one() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let store = sandbox.store();
+    succeeds(&mut delete(&store, "main"));
+    assert_eq!(names(&store), [""; 0]);
+    assert_eq!(list(&store), [Value::Null; 0]);
+    checked(&sandbox);
+    for arguments in [&["mount"][..], &["mount", "--read-only"]] {
+        let said = fails(weir().args(arguments).arg(&store).arg(sandbox.mount_point()));
+        let next = format!("weir volume create {} main", store.display());
+        assert!(said.contains("there is no volume main") && said.contains(&next), "{said}");
+    }
+    let unknown = fails(&mut delete(&store, "main"));
+    assert!(unknown.contains("there is no volume main"), "{unknown}");
+    succeeds(&mut create(&store, "main"));
+    assert_eq!(list(&store)[0]["number"], 1, "numbers are not used again");
+    assert!(list(&store)[0]["from"].is_null() && list(&store)[0]["created"].is_string());
+    let mounted = sandbox.mount();
+    fs::write(mounted.path("file"), b"bytes").expect("a file");
+    succeeds(&mut create(mounted.dir(), "other"));
+    succeeds(&mut create(&store, "third"));
+    assert_eq!(names(mounted.dir()), ["main", "other", "third"]);
+    mounted.unmount();
+    let mounted = sandbox.mount_with(&["--volume", "other"]);
+    assert_eq!(fs::read_dir(mounted.dir()).expect("a directory").count(), 0);
+    fs::write(mounted.path("file"), b"others").expect("a file");
+    mounted.unmount();
+    checked(&sandbox);
+}
+
+#[test]
+fn names_of_weir_s_own_are_refused() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let store = sandbox.store();
+    succeeds(&mut create(&store, "data"));
+    let refuse = |path: &Path| {
+        for (bad, why) in [
+            ("data", "there is a volume data already"),
+            ("main", "there is a volume main already"),
+            ("two words", "cannot be a volume's name"),
+            ("epoch-x", "names that begin with epoch-"),
+            ("rescued-7", "names that begin with rescued-"),
+            ("rescuing-7", "names that begin with rescuing-"),
+        ] {
+            for mut command in [create(path, bad), rename(path, "data", bad)] {
+                let said = fails(&mut command);
+                assert!(said.contains(why) && said.contains("choose another name"), "{bad}: {said}");
+            }
+        }
+        let unknown = fails(&mut rename(path, "dat", "x"));
+        assert!(unknown.contains("there is no volume dat") && unknown.contains("main, data"), "{unknown}");
+    };
+    refuse(&store);
+    let mounted = sandbox.mount_with(&["--epoch-every", "1"]);
+    refuse(mounted.dir());
+    fs::write(mounted.path("file"), b"bytes").expect("a file");
+    let begun = Instant::now();
+    let epoch = loop {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", mounted.status().epoch);
+        match mounted.status().epoch.last {
+            Some(epoch) => break epoch,
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    let said = fails(&mut rename(mounted.dir(), &epoch, "kept"));
+    assert!(said.contains("keeps its name") && said.contains("clone it"), "{said}");
     mounted.unmount();
 }
 

@@ -1,9 +1,22 @@
 use cache::{Cache, CacheError, CacheSettings};
-use device::{BLOCK_BYTES, Block, Clock, Device, Page, StoreId};
+use device::{BLOCK_BYTES, Block, Clock, Device, Incarnation, Lsn, Page, StoreId};
 use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use store::{Store, StoreLayout};
+use store::{NewVolume, Store, StoreLayout};
+
+/// Makes volume 0 in a new store, as `weir format` does.
+fn make_main(disk: &Arc<SimDisk>) {
+    let begun = |incarnation| {
+        let store = Store::open(disk.clone()).expect("a new store");
+        store.begin(Incarnation(incarnation)).expect("a higher one");
+        store
+    };
+    let main = NewVolume { name: "main", ..NewVolume::default() };
+    begun(1).volumes().create(&main, &[], Lsn(0)).expect("space");
+    // Nothing is left in the log.
+    begun(2);
+}
 
 /// A store's media on a machine whose power may fail.
 pub struct Disks {
@@ -21,6 +34,7 @@ impl Disks {
         let id = StoreId([7; 16]);
         let layout = StoreLayout { id, segment_blocks: Some(segment_blocks) };
         Store::format(&*store, &layout).expect("a format with power");
+        make_main(&store);
         buffer::Buffer::format(&*buffer, id).expect("a format with power");
         Disks { power, store, buffer }
     }

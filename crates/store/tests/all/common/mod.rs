@@ -11,8 +11,8 @@ use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::{
-    DeltaBlock, DeltaPacker, DeltaPiece, MaintenanceProgress, NewVolume, PageRead, SpacePressure, Store,
-    StoreChange, StoreError, StoreFinding, StoreLayout, StoredPage, VolumeMode,
+    DeltaBlock, DeltaPacker, DeltaPiece, MAIN_VOLUME_NAME, MaintenanceProgress, NewVolume, PageRead,
+    SpacePressure, Store, StoreChange, StoreError, StoreFinding, StoreLayout, StoredPage, VolumeMode,
 };
 
 pub const ID: StoreId = StoreId([0x5a; 16]);
@@ -411,9 +411,17 @@ pub fn disk(blocks: u64, power: &Arc<PowerSupply>, seed: u64) -> Arc<SimDisk> {
     SimDisk::new("disk", blocks, power, seed)
 }
 
-pub fn format(disk: &Arc<SimDisk>) {
-    let layout = StoreLayout { id: ID, segment_blocks: Some(SEGMENT) };
+/// A new store with volume 0, on this disk.
+pub fn format(disk: &Arc<SimDisk>) -> Store {
+    format_with(disk, SEGMENT)
+}
+
+fn format_with(disk: &Arc<SimDisk>, segment_blocks: u32) -> Store {
+    let layout = StoreLayout { id: ID, segment_blocks: Some(segment_blocks) };
     Store::format(&**disk, &layout).expect("the device is large enough");
+    make_main(&mount(disk).expect("a new store opens"));
+    // As after `weir format`: nothing is left in the log.
+    mount(disk).expect("a new store opens")
 }
 
 pub fn open(disk: &Arc<SimDisk>) -> Result<Store, StoreError> {
@@ -427,7 +435,13 @@ pub fn mount(disk: &Arc<SimDisk>) -> Result<Store, StoreError> {
     Ok(store)
 }
 
-/// A new store on a new disk with this many segments.
+/// Makes volume 0, as `weir format` does.
+pub fn make_main(store: &Store) {
+    let main = NewVolume { name: MAIN_VOLUME_NAME, ..NewVolume::default() };
+    store.volumes().create(&main, &[], Lsn(0)).expect("space");
+}
+
+/// A new store with volume 0, on a new disk with this many segments.
 pub fn fresh(segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store) {
     fresh_of(SEGMENT, segments, seed)
 }
@@ -436,9 +450,7 @@ pub fn fresh(segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store
 pub fn fresh_of(blocks: u32, segments: u64, seed: u64) -> (Arc<PowerSupply>, Arc<SimDisk>, Store) {
     let power = PowerSupply::new();
     let disk = disk(4 + segments * u64::from(blocks), &power, seed);
-    let layout = StoreLayout { id: ID, segment_blocks: Some(blocks) };
-    Store::format(&*disk, &layout).expect("the device is large enough");
-    let store = mount(&disk).expect("a new store opens");
+    let store = format_with(&disk, blocks);
     (power, disk, store)
 }
 
