@@ -76,18 +76,25 @@ impl RequestClasses {
         Some((rule, class))
     }
 
-    /// Sets the hint of a thread, which waits for the answer, or removes it.
+    /// Sets the hint of a thread, which waits for the answer, or removes it. One call at a time; it may wait
+    /// for programs that read /proc, and holds no lock meanwhile.
     pub(crate) fn set_hint(&self, thread: u32, class: Option<RequestClass>) -> Result<(), TaskReadError> {
         let start_ticks = host::read_task_origin(thread)?.start_ticks;
         let mut hints = self.hints.lock();
-        hints.set(thread, start_ticks, class, host::is_task);
+        hints.set(thread, start_ticks, class);
         if let Some(in_force) = self.in_force.load().as_deref() {
             in_force.tasks.forget(thread, &hints);
+        }
+        let mut crowd = hints.crowd();
+        drop(hints);
+        if !crowd.is_empty() {
+            crowd.retain(|&thread| !host::is_task(thread));
+            self.hints.lock().drop_ended(&crowd);
         }
         Ok(())
     }
 
-    /// The hint of a thread, which waits for the answer.
+    /// The hint of a thread, which waits for the answer. May wait for programs that read /proc.
     pub(crate) fn hint(&self, thread: u32) -> Option<RequestClass> {
         let start_ticks = host::read_task_origin(thread).ok()?.start_ticks;
         let mut hints = self.hints.lock();

@@ -278,7 +278,8 @@ pub struct TaskTableKeeper {
 
 impl TaskTableKeeper {
     /// Enters some of the noted tasks, and reads a hundredth of the table again. `read` reads a task. It may
-    /// wait for the task's memory, and with it for requests that are not yet answered. Returns how long to rest before the next step.
+    /// wait for the task's memory, and with it for requests that are not yet answered. Returns how long to rest
+    /// before the next step.
     pub fn step(&mut self, read: &mut impl FnMut(u32) -> Result<FoundTask, TaskReadError>) -> Duration {
         self.enter_noted(read);
         for _ in 0..REFRESHED_SETS_PER_STEP {
@@ -395,7 +396,7 @@ mod tests {
 
         fn set_hint(&self, task: u32, class: Option<RequestClass>) {
             let mut hints = self.table.hints.lock();
-            hints.set(task, 1, class, |_| true);
+            hints.set(task, 1, class);
             self.table.forget(task, &hints);
         }
 
