@@ -473,6 +473,21 @@ mod tests {
     }
 
     #[test]
+    fn a_task_that_a_hint_removes_while_it_is_read_is_counted_once() {
+        let (table, mut keeper) = TaskTable::new(UNREAD, Arc::default());
+        table.rules_of(7);
+        keeper.enter_noted(&mut |_| Ok(FoundTask { rules: RuleMask(7), start_ticks: 1 }));
+        assert_eq!(table.status().tasks, 1);
+        for _ in 0..STEPS_PER_ROUND {
+            keeper.step(&mut |task| {
+                table.forget(task, &table.hints.lock());
+                Err(TaskReadError::Gone)
+            });
+        }
+        assert_eq!(table.status().tasks, 0);
+    }
+
+    #[test]
     fn a_reused_thread_id_has_a_hint_for_a_round_at_most() {
         let model = &mut Model::new([7]);
         model.set_hint(7, Some(RequestClass::Background));
