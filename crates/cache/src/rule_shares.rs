@@ -185,6 +185,7 @@ mod tests {
         let other = Arc::new(RuleSet::parse("critical share=1%").expect("rules"));
         shares.set_rules(other.clone());
         append(&mut shares, 0, 50, 2);
+        assert_eq!(shares.bytes.0[0], 50);
         shares.note_released(GroupNo(2), CAPACITY);
         assert_eq!(shares.bytes.0[0], 50);
         assert_eq!(class_of(&other, 0), RequestClass::Critical);

@@ -4,6 +4,7 @@ mod background_requests;
 mod connection;
 mod errno;
 mod error_log;
+mod hint_thread;
 mod hole_search;
 mod kernel_settings;
 mod latency;

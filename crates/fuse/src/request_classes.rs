@@ -76,18 +76,25 @@ impl RequestClasses {
         Some((rule, class))
     }
 
-    /// Sets the hint of a thread, which waits for the answer, or removes it.
+    /// Sets the hint of a thread, which waits for the answer, or removes it. One call at a time; it may wait
+    /// for programs that read /proc, and holds no lock meanwhile.
     pub(crate) fn set_hint(&self, thread: u32, class: Option<RequestClass>) -> Result<(), TaskReadError> {
         let start_ticks = host::read_task_origin(thread)?.start_ticks;
         let mut hints = self.hints.lock();
-        hints.set(thread, start_ticks, class, host::is_task);
+        hints.set(thread, start_ticks, class);
         if let Some(in_force) = self.in_force.load().as_deref() {
             in_force.tasks.forget(thread, &hints);
+        }
+        let mut crowd = hints.crowd();
+        drop(hints);
+        if !crowd.is_empty() {
+            crowd.retain(|&thread| !host::is_task(thread));
+            self.hints.lock().drop_ended(&crowd);
         }
         Ok(())
     }
 
-    /// The hint of a thread, which waits for the answer.
+    /// The hint of a thread, which waits for the answer. May wait for programs that read /proc.
     pub(crate) fn hint(&self, thread: u32) -> Option<RequestClass> {
         let start_ticks = host::read_task_origin(thread).ok()?.start_ticks;
         let mut hints = self.hints.lock();
@@ -130,12 +137,50 @@ impl RequestClasses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::background_requests::LockedInodes;
     use crate::task_table::FoundTask;
-    use request::TaskFacts;
+    use request::{BufferPolicy, LendingLevel, TaskFacts};
+    use rustix::thread::gettid;
 
     fn titled(rules: &RuleSet, title: &str) -> FoundTask {
         let facts = TaskFacts { title: title.into(), ..TaskFacts::default() };
         FoundTask { rules: rules.task_mask(&facts), start_ticks: 1 }
+    }
+
+    #[test]
+    fn a_hint_counts_from_the_next_request_on() {
+        let classes = RequestClasses::default();
+        let policy = BufferPolicy::Critical(LendingLevel::None);
+        let rules = Arc::new(policy.rules_in_force(RuleSet::default()));
+        let mut keeper = classes.set_rules(rules.clone(), None);
+        let own = gettid().as_raw_pid() as u32;
+        let class = || classes.decide(own, Ino(3), || RuleMask(!0)).unwrap().1;
+        assert_eq!(class(), RequestClass::Critical);
+        for hint in [RequestClass::Background, RequestClass::Critical, RequestClass::Background] {
+            keeper.step(&mut |_| Ok(titled(&rules, "a")));
+            classes.set_hint(own, Some(hint)).expect("it runs");
+            assert_eq!((class(), classes.hint(own)), (hint, Some(hint)));
+        }
+        classes.hints.lock().set(own, 0, Some(RequestClass::Background));
+        assert_eq!(classes.hint(own), None, "it was an earlier thread's");
+    }
+
+    #[test]
+    fn only_critical_tasks_make_a_file_worth_a_loan() {
+        let classes = RequestClasses::default();
+        let rules = Arc::new(RuleSet::parse("background file=/a").expect("rules"));
+        let requests: Arc<BackgroundRequests> = Arc::default();
+        let _keeper = classes.set_rules(rules, Some(requests.clone()));
+        let is_used = || {
+            let locks = LockedInodes { inode: Ino(3), other: None, changes_names: false };
+            requests.are_used_by_critical(&locks)
+        };
+        assert!(!is_used());
+        classes.decide(7, Ino(3), || RuleMask(1));
+        classes.decide(0, Ino(3), || RuleMask::NONE);
+        assert!(!is_used());
+        classes.decide(7, Ino(3), || RuleMask::NONE);
+        assert!(is_used());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::attributes::{
 use crate::background_requests::LockedInodes;
 use crate::connection::PendingReply;
 use crate::errno::reply_errno;
+use crate::hint_thread::HintThread;
 use crate::hole_search::HoleSearch;
 use crate::kernel_settings::{BACKGROUND_MAX, KernelCachePolicy};
 use crate::latency::{LatencyTimer, RequestCounter, RequestLatencies};
@@ -32,6 +33,7 @@ use crate::xattr::{list_for, reply_xattr, set_xattr_mode};
 use fs::{
     CallerCredentials, FILE_BYTES_MAX, FileAttributes, FileKind, Fs, FsCompletion, FsError, IfExists, Ino,
 };
+use host::TaskReadError;
 use request::{Origin, RequestClass};
 use rustix::io::Errno;
 use std::ops::Range;
@@ -55,6 +57,7 @@ pub(crate) struct ServerParts {
     classes: Arc<RequestClasses>,
     kernel_cache: KernelCachePolicy,
     pub(crate) page_invalidator: PageInvalidator,
+    pub(crate) hint_thread: HintThread,
     /// How long the kernel may cache names and attributes.
     ttl: Duration,
 }
@@ -75,6 +78,7 @@ impl FuseServer {
             classes,
             kernel_cache,
             page_invalidator: PageInvalidator::default(),
+            hint_thread: HintThread::default(),
             ttl: kernel_cache.ttl(),
         };
         FuseServer { fs: fs.clone(), class: None, parts: Arc::new(parts) }
@@ -390,28 +394,35 @@ impl FuseServer {
 
     /// Sets the class of the calling thread, or removes it. Refused if /proc does not show the thread.
     fn set_class(&self, thread: u32, value: &[u8], reply: PendingReply) {
-        let _timer = self.short_timer();
         let class = std::str::from_utf8(value).ok().and_then(RequestClass::named);
         if class.is_none() && !value.is_empty() {
             return reply.error(Errno::INVAL);
         }
-        match self.parts.classes.set_hint(thread, class) {
-            Ok(()) => reply.ok(),
-            Err(_) => reply.error(Errno::OPNOTSUPP),
-        }
+        self.with_classes(move |classes| reply_class_set(classes.set_hint(thread, class), reply));
     }
 
     fn get_class(&self, thread: u32, size: u32, reply: PendingReply) {
-        let _timer = self.short_timer();
-        let class = self.parts.classes.hint(thread).ok_or(FsError::NoXattr);
-        reply_xattr(class.map(|class| class.name().into()), size, reply);
+        self.with_classes(move |classes| {
+            let class = classes.hint(thread).ok_or(FsError::NoXattr);
+            reply_xattr(class.map(|class| class.name().into()), size, reply);
+        });
     }
 
     fn remove_class(&self, thread: u32, reply: PendingReply) {
-        match self.parts.classes.hint(thread) {
-            Some(_) => self.set_class(thread, b"", reply),
+        self.with_classes(move |classes| match classes.hint(thread) {
+            Some(_) => reply_class_set(classes.set_hint(thread, None), reply),
             None => reply.error(Errno::NODATA),
-        }
+        });
+    }
+
+    /// Answers a request about the class of its thread, later.
+    fn with_classes(&self, answer: impl FnOnce(&RequestClasses) + Send + 'static) {
+        let timer = self.shared_timer();
+        let classes = self.parts.classes.clone();
+        self.parts.hint_thread.run(move || {
+            let _timer = timer;
+            answer(&classes);
+        });
     }
 
     fn opendir(&self, reply: PendingReply) {
@@ -595,4 +606,12 @@ fn then_sync(fs: Fs, ino: Ino, finish: FsCompletion<()>) -> FsCompletion<()> {
         Ok(()) => fs.sync_bytes(ino, finish),
         Err(error) => finish(Err(error)),
     })
+}
+
+/// Replies to a request that sets or removes the class of its thread.
+fn reply_class_set(outcome: Result<(), TaskReadError>, reply: PendingReply) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(_) => reply.error(Errno::OPNOTSUPP),
+    }
 }

@@ -288,7 +288,8 @@ pub struct TaskTableKeeper {
 
 impl TaskTableKeeper {
     /// Enters some of the noted tasks, and reads a hundredth of the table again. `read` reads a task. It may
-    /// wait for the task's memory, and with it for requests that are not yet answered. Returns how long to rest before the next step.
+    /// wait for the task's memory, and with it for requests that are not yet answered. Returns how long to rest
+    /// before the next step.
     pub fn step(&mut self, read: &mut impl FnMut(u32) -> Result<FoundTask, TaskReadError>) -> Duration {
         self.enter_noted(read);
         for _ in 0..REFRESHED_SETS_PER_STEP {
@@ -405,7 +406,7 @@ mod tests {
 
         fn set_hint(&self, task: u32, class: Option<RequestClass>) {
             let mut hints = self.table.hints.lock();
-            hints.set(task, 1, class, |_| true);
+            hints.set(task, 1, class);
             self.table.forget(task, &hints);
         }
 
@@ -479,6 +480,21 @@ mod tests {
         model.step();
         assert_eq!(model.table.rules_of(7), RuleMask(7));
         assert_eq!(model.table.status().tasks, 2);
+    }
+
+    #[test]
+    fn a_task_that_a_hint_removes_while_it_is_read_is_counted_once() {
+        let (table, mut keeper) = TaskTable::new(UNREAD, Arc::default());
+        table.rules_of(7);
+        keeper.enter_noted(&mut |_| Ok(FoundTask { rules: RuleMask(7), start_ticks: 1 }));
+        assert_eq!(table.status().tasks, 1);
+        for _ in 0..STEPS_PER_ROUND {
+            keeper.step(&mut |task| {
+                table.forget(task, &table.hints.lock());
+                Err(TaskReadError::Gone)
+            });
+        }
+        assert_eq!(table.status().tasks, 0);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 /// The extended attribute with which a thread sets its class.
 pub(crate) const CLASS_ATTRIBUTE: &[u8] = b"user.weir.class";
 
-/// With at most this many hints nobody looks for ended threads.
+/// At most this many hints are no crowd.
 const KEPT_MIN: usize = 64;
 
 /// The hints, behind the lock that all writers of a [`TaskTable`](crate::TaskTable) hold. So a table has no class
@@ -29,7 +29,7 @@ impl LockedHints {
 #[derive(Debug, Default)]
 pub(crate) struct ThreadHints {
     hints: HashMap<u32, ThreadHint>,
-    /// With more hints those of ended threads are dropped.
+    /// With more hints there is a crowd.
     kept_max: usize,
 }
 
@@ -41,23 +41,27 @@ struct ThreadHint {
 }
 
 impl ThreadHints {
-    /// Sets the hint of a thread that started at `start_ticks`, or removes it. `is_thread` returns whether a thread
-    /// exists.
-    pub(crate) fn set(
-        &mut self,
-        thread: u32,
-        start_ticks: u64,
-        class: Option<RequestClass>,
-        is_thread: impl Fn(u32) -> bool,
-    ) {
+    /// Sets the hint of a thread that started at `start_ticks`, or removes it.
+    pub(crate) fn set(&mut self, thread: u32, start_ticks: u64, class: Option<RequestClass>) {
         match class {
             Some(class) => self.hints.insert(thread, ThreadHint { start_ticks, class }),
             None => self.hints.remove(&thread),
         };
-        if self.hints.len() > self.kept_max.max(KEPT_MIN) {
-            self.hints.retain(|&thread, _| is_thread(thread));
-            self.kept_max = 2 * self.hints.len();
+    }
+
+    /// The threads with hints if there are many, so that the ended ones can be
+    /// [dropped](ThreadHints::drop_ended); else none.
+    pub(crate) fn crowd(&self) -> Vec<u32> {
+        let is_crowded = self.hints.len() > self.kept_max.max(KEPT_MIN);
+        if is_crowded { self.hints.keys().copied().collect() } else { Vec::new() }
+    }
+
+    /// Drops the hints of threads that have ended.
+    pub(crate) fn drop_ended(&mut self, ended: &[u32]) {
+        for thread in ended {
+            self.hints.remove(thread);
         }
+        self.kept_max = 2 * self.hints.len();
     }
 
     /// The hint of the thread with this id, or of an earlier one whose end was not noticed yet.
@@ -80,7 +84,7 @@ mod tests {
     #[test]
     fn reused_thread_ids_have_none() {
         let mut hints = ThreadHints::default();
-        hints.set(7, 100, Some(RequestClass::Background), |_| true);
+        hints.set(7, 100, Some(RequestClass::Background));
         hints.drop_earlier(7, 99);
         hints.drop_earlier(7, 100);
         assert_eq!(hints.class_of(7), Some(RequestClass::Background));
@@ -92,10 +96,18 @@ mod tests {
     fn ended_threads_take_no_space() {
         let mut hints = ThreadHints::default();
         let is_running = |thread: u32| thread.is_multiple_of(100);
+        let mut looks = 0;
         for thread in 0..10_000 {
-            hints.set(thread, 1, Some(RequestClass::Critical), is_running);
+            hints.set(thread, 1, Some(RequestClass::Critical));
+            let mut crowd = hints.crowd();
+            if !crowd.is_empty() {
+                looks += crowd.len();
+                crowd.retain(|&thread| !is_running(thread));
+                hints.drop_ended(&crowd);
+            }
             assert!(hints.hints.len() <= 300, "{}", hints.hints.len());
         }
         assert!((0..10_000).step_by(100).all(|thread| hints.class_of(thread).is_some()));
+        assert!(looks < 4 * 10_000, "{looks}");
     }
 }

@@ -101,14 +101,14 @@ fn model_of_hints(set_hint: SetHint) {
 
 fn set_hint(table: &TaskTable, hints: &LockedHints, class: Option<RequestClass>) {
     let mut hints = hints.lock();
-    hints.set(HINTED, 1, class, |_| true);
+    hints.set(HINTED, 1, class);
     table.forget(HINTED, &hints);
 }
 
 /// Wrong: the keeper may enter the task in between.
 fn set_hint_last(table: &TaskTable, hints: &LockedHints, class: Option<RequestClass>) {
     table.forget(HINTED, &hints.lock());
-    hints.lock().set(HINTED, 1, class, |_| true);
+    hints.lock().set(HINTED, 1, class);
 }
 
 /// Wrong: does not look at the key again.

@@ -101,8 +101,9 @@ pub fn read_task(id: u32) -> Result<TaskSnapshot, TaskReadError> {
 
 /// Reads where the task `id` comes from.
 ///
-/// A thread that answers a request of the task may call this. The call does not touch the memory of the process, and
-/// cannot be the last to release that memory, because the task exists until the answer.
+/// This may wait for a directory of /proc, whose lock a program holds while it lists the directory into a mapped file.
+/// So a thread that reads requests must not call this. While a request of the task is not yet answered, the call needs
+/// no lock of the memory of the process, and cannot be the last to release that memory.
 pub fn read_task_origin(id: u32) -> Result<TaskOrigin, TaskReadError> {
     let stat = fs::read(format!("/proc/{id}/stat")).map_err(|error| TaskReadError::of("stat", error))?;
     let stat = TaskStat::parse(&stat).ok_or_else(|| TaskReadError::unexpected("stat"))?;

@@ -210,6 +210,8 @@ mod tests {
         let decided = |class| rules.decide(rules.tagged_task_mask(class), rules.file_mask(b"/log"));
         assert_eq!(decided(RequestClass::Critical), (0, RequestClass::Critical));
         assert_eq!(decided(RequestClass::Background), (1, RequestClass::Background));
+        let with_more = parse("critical tag=background title=tar");
+        assert_eq!(with_more.tagged_task_mask(RequestClass::Background), RuleMask::NONE);
         let without_tags = parse("background title=tar\ncritical file=/log");
         assert_eq!(without_tags.tagged_task_mask(RequestClass::Background), without_tags.unknown_task_mask());
     }

@@ -115,6 +115,20 @@ mod tests {
     }
 
     #[test]
+    fn ended_processes_take_no_space() {
+        let classes = AssignedClasses::default();
+        let class = Some(RequestClass::Background);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("a child");
+        classes.assign(child.id(), class).expect("it runs");
+        child.kill().and_then(|()| child.wait()).expect("a child of ours");
+        classes.assign(std::process::id(), class).expect("it runs");
+        assert_eq!(classes.assigned().keys().copied().collect::<Vec<_>>(), [std::process::id()]);
+        classes.assign(std::process::id(), None).expect("always possible");
+        assert!(classes.assigned().is_empty());
+        assert!(matches!(classes.assign(0, class), Err(TaskReadError::Gone)));
+    }
+
+    #[test]
     fn reused_ids_have_no_class() {
         assert_eq!(class(&[(3, 29, RequestClass::Background), (30, 34, RequestClass::Background)]), None);
     }

@@ -208,6 +208,9 @@ fn title_pattern(title: &str) -> String {
 
 /// A pattern for `text` in quotes. `*` stands for characters that a rule cannot have.
 fn pattern_of(text: &str) -> String {
+    if text.is_empty() {
+        return "{,}".into();
+    }
     let cannot_stand = |char: char| char == '"' || char.is_control() || char == char::REPLACEMENT_CHARACTER;
     literal_pattern(text).replace(cannot_stand, "*")
 }
@@ -333,6 +336,17 @@ mod tests {
     }
 
     #[test]
+    fn threads_without_a_name_have_rules_of_their_own() {
+        let threads = ["", "a"].map(|thread| task(1, "a", thread, counts(9, 0, 0, 0)));
+        assert_eq!(
+            lines(&threads),
+            ["background title=\"a\" thread=\"{,}\"", "background title=\"a\" thread=\"a\""]
+        );
+        let rules = RuleSet::parse("background thread=\"{,}\"").expect("a rule");
+        assert!(threads.map(|task| rules.task_mask(&task.facts).contains(0)) == [true, false]);
+    }
+
+    #[test]
     fn no_more_rules_than_a_file_has_are_suggested() {
         let tasks: Vec<_> =
             (0..100).map(|at| task(at, &format!("a: {at}"), "a", counts(9, 0, 0, 0))).collect();
@@ -369,6 +383,9 @@ mod tests {
             "redis-server *:6379",
             "#a",
             "a\u{fffd}",
+            "a\\",
+            " ",
+            &"\u{10ffff}*".repeat(300),
             &long,
         ] {
             let sampled = task(1, title, "a", counts(9, 0, 0, 0));

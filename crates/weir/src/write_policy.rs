@@ -315,3 +315,24 @@ fn share_report(share: RuleShare) -> RuleShareReport {
     let RuleShare { rule, share_percent, bytes, is_beyond } = share;
     RuleShareReport { rule: rule.to_string(), share_percent, bytes, is_beyond }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_named_only_for_requests_since_they_are_in_force() {
+        let second = Duration::from_secs(1);
+        let in_force = PolicyInForce {
+            data: DataMode::Ordered,
+            choice: PolicyChoice::default(),
+            rules: Arc::new(RuleSet::parse("background").expect("a rule")),
+            rules_since: Instant::now() - 60 * second,
+            _rule_keeper: None,
+            _lender: None,
+        };
+        assert!(in_force.rule_since(0, 59 * second).is_some());
+        assert!(in_force.rule_since(0, 3600 * second).is_none());
+        assert!(in_force.rule_since(1, Duration::ZERO).is_none());
+    }
+}

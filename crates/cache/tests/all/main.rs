@@ -19,6 +19,7 @@ mod range_ops;
 mod read_ahead;
 mod request_waits;
 mod rescue;
+mod rule_shares;
 mod seek;
 mod space;
 mod stuck;

@@ -76,6 +76,28 @@ fn writers_wait_for_space_in_the_buffer_and_behind_each_other() {
 }
 
 #[test]
+fn the_first_writer_of_a_queue_waits_for_no_other() {
+    let machine = Machine::new(5);
+    let cache = open(&machine);
+    let first = (0..).find(|&page| waits_to_write(&cache, WRITER, page)).expect("the buffer has an end");
+    let all = 2 * first as usize;
+    (1..all as u64).for_each(|page| assert!(waits_to_write(&cache, WRITER, first + page)));
+    let mut later_ones = 0;
+    for _ in 0..100_000 {
+        for task in BackgroundTask::ALL {
+            cache.step(task);
+        }
+        machine.clock.advance(Duration::from_millis(1));
+        let waiting = cache.waits().waiting;
+        let Some(head) = waiting.first() else { break };
+        assert_ne!(head.cause, WaitCause::EarlierRequest);
+        later_ones += usize::from(waiting.len() < all);
+    }
+    assert_eq!(cache.waits().waiting, []);
+    assert!(later_ones > 0, "they waited longer than the first one");
+}
+
+#[test]
 fn a_sync_waits_for_a_commit_and_only_a_long_wait_is_kept() {
     let machine = Machine::new(2);
     let cache = open(&machine);
@@ -124,6 +146,7 @@ fn a_read_waits_for_a_page_from_the_store() {
         0,
         Box::new(|bytes| assert_eq!(bytes.expect("sound media"), [3; 100])),
     );
+    assert_eq!(cache.waits().waiting.len(), 1);
     machine.clock.advance(Duration::from_millis(2));
     cache.step(BackgroundTask::Fetch);
     let ended = only(&cache.waits().ended);

@@ -139,7 +139,6 @@ impl<'a> FuseOp<'a> {
         }
     }
 
-    /// Decodes an operation on a name in a directory or on an attribute's name; `None` for all others.
     /// The kind of request under which it is reported.
     pub(crate) fn kind(&self) -> RequestKind {
         match self {
@@ -175,6 +174,7 @@ impl<'a> FuseOp<'a> {
         }
     }
 
+    /// Decodes an operation on a name in a directory or on an attribute's name; `None` for all others.
     fn on_name(opcode: u32, mut body: RequestBody<'a>) -> Result<Option<FuseOp<'a>>, Errno> {
         let op = match opcode {
             opcode::LOOKUP => FuseOp::Lookup { name: body.name()? },

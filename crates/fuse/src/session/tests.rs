@@ -10,6 +10,7 @@ use sim_disk::{PowerSupply, SimClock, SimDisk};
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{NewVolume, Store, StoreLayout};
@@ -53,6 +54,8 @@ const BATCH_FORGET: u32 = 42;
 const READ: u32 = 15;
 const WRITE: u32 = 16;
 const SETXATTR: u32 = 21;
+const GETXATTR: u32 = 22;
+const REMOVEXATTR: u32 = 24;
 
 /// Limits of types, of pages, and of the largest file.
 const ENDS: [u64; 22] = [
@@ -332,6 +335,37 @@ fn the_kernel_drops_pages_that_a_write_around_them_made_old_before_that_is_answe
     bench.ask(2, file, &u64::MAX.to_ne_bytes());
     let [file, ..] = bench.tree();
     assert_eq!(bench.write_page(file, 2, AROUND), []);
+}
+
+#[test]
+fn classes_of_threads_hold_up_no_other_request() {
+    let mut bench = Bench::new();
+    let [file, ..] = bench.tree();
+    let (in_use, used) = channel::<()>();
+    bench.requests.server.parts.hint_thread.run(move || {
+        let _ = used.recv();
+    });
+    let pid = rustix::thread::gettid().as_raw_pid() as u32;
+    let name = b"user.weir.class\0";
+    let value = b"background";
+    let size = (value.len() as u64).to_ne_bytes();
+    let set = [&size[..], name, value].concat();
+    let get = [&size[..], name].concat();
+    for (opcode, body) in [(SETXATTR, &set[..]), (GETXATTR, &get), (REMOVEXATTR, name)] {
+        let header =
+            RequestHeader { opcode, unique: 99, node: file, uid: 1000, pid, ..RequestHeader::new_zeroed() };
+        bench.requests.answer(&header, body);
+    }
+    assert_eq!(bench.write_page(file, 0, 0), [], "it is the only request with a reply");
+    drop(in_use);
+    let reply = |body: &[u8]| [[16 + body.len() as u64, 99].as_bytes(), body].concat();
+    let expected = [reply(b""), reply(value), reply(b"")].concat();
+    let mut replies = Vec::new();
+    while replies.len() < expected.len() {
+        bench.replies.read_to_end(&mut replies).expect("a file");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(replies, expected);
 }
 
 #[test]

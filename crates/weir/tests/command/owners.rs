@@ -30,7 +30,7 @@ fn a_stranger_is_told_whose_daemon_it_is() {
     let sandbox = Sandbox::formatted();
     let Some(program) = sandbox.command_for_all() else { return };
     let mounted = sandbox.mount_with(&["--allow-other"]);
-    for command in ["status", "sync", "space", "unmount"] {
+    for command in ["status", "sync", "space", "why", "unmount"] {
         let said = fails(by(STRANGER, &program).arg(command).arg(mounted.dir()));
         assert!(said.contains("the daemon of user 0 "), "{command}: {said}");
         assert!(said.contains("  help: ask user 0 "), "{command}: {said}");
@@ -51,7 +51,9 @@ fn the_owner_of_the_files_may_look_and_sync_and_no_more() {
     succeeds(by(NOBODY, &program).arg("sync").arg(mounted.dir()));
     let status = mounted.status();
     assert_eq!(status.lsns.applied, status.lsns.durable);
-    succeeds(by(NOBODY, &program).arg("status").arg(mounted.dir()));
+    for command in ["status", "space", "why"] {
+        succeeds(by(NOBODY, &program).arg(command).arg(mounted.dir()));
+    }
     let refused =
         [&["volume", "clone"][..], &["volume", "delete"], &["scrub"], &["class", "background", "--pid", "1"]];
     for command in refused {

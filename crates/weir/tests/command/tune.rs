@@ -191,8 +191,9 @@ fn a_program_is_what_weir_class_says() {
 struct Shell(Child);
 
 impl Shell {
-    fn in_mount(mounted: &Mounted) -> Shell {
+    fn tagged_critical(mounted: &Mounted) -> Shell {
         let mut shell = Command::new("sh");
+        shell.env("WEIR_TAG", "critical");
         shell.current_dir(mounted.dir()).stdin(Stdio::piped()).stdout(Stdio::piped());
         Shell(shell.spawn().expect("sh starts"))
     }
@@ -217,7 +218,7 @@ fn a_running_process_and_its_children_are_what_weir_class_says() {
     }
     let sandbox = Sandbox::formatted();
     let mounted = sandbox.mount_with(&["--policy", "critical"]);
-    let mut shell = Shell::in_mount(&mounted);
+    let mut shell = Shell::tagged_critical(&mounted);
     let pid = shell.0.id().to_string();
     let mut logged_for = |class: &str, dir: &[&Path]| {
         // Other mounts of this machine may be those of tests that kill daemons.
