@@ -84,7 +84,7 @@ const CLIENTS: u64 = 3;
 const SYNCS_EACH: u64 = 2;
 /// The smallest buffer, and segments of the smallest size for the store.
 const BUFFER_BLOCKS: u64 = 256;
-const STORE_BLOCKS: u64 = 1024;
+const STORE_BLOCKS: u64 = 2048;
 const SEGMENT_BLOCKS: u32 = 16;
 
 /// Runs a model in 20,000 orders of its threads. Prints how to repeat one that fails.
@@ -194,7 +194,8 @@ fn client(number: u64, cache: &Cache, buffer: &Arc<SimDisk>, sync: Ask) {
     for offset in 0..SYNCS_EACH {
         let change = ObjectChange::Write { object, offset, bytes: b"w" };
         let applied = cache.try_transact(TransactionCost::of(&[change]), |tx| tx.apply(&[change]));
-        let Some(Ok(lsn)) = applied else { return };
+        // The cache has stopped, or the buffer has failed.
+        let Ok(lsn) = applied.expect("space") else { return };
         // Other threads may commit, or stop the cache, before it syncs.
         let pause = if thread_rng().gen_bool(0.75) { 0 } else { thread_rng().gen_range(0..300) };
         (0..pause).for_each(|_| thread::yield_now());

@@ -37,6 +37,9 @@ const SAVED_MAX: Duration = Duration::from_millis(10);
 /// Critical tasks that a look begins with. If there are more, the next look begins with others.
 const CRITICAL_TASKS_MAX: usize = 64;
 
+/// The most loans after one look: each passes over everything that waits in the cache. The next look makes others.
+const LOANS_MAX: usize = 256;
+
 /// Threads of one lock holder that are looked at.
 const HOLDER_THREADS_MAX: usize = 1024;
 
@@ -140,6 +143,7 @@ impl Lender {
             let are_used = |locks: &LockedInodes| self.requests.are_used_by_critical(locks);
             loans.extend(loans_to_suspects(&overdue, latest, are_used));
         }
+        loans.truncate(LOANS_MAX);
         loans
     }
 }
