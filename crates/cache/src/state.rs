@@ -225,7 +225,8 @@ impl CacheShared {
         self.bypass_after.store(bytes, Ordering::Relaxed);
     }
 
-    /// See [`CacheSettings::sync_log_bytes_max`]. What a background sync needs is not logged for it.
+    /// See [`CacheSettings::sync_log_bytes_max`]. A background sync has nothing logged: it
+    /// waits for the store.
     pub(crate) fn sync_log_bytes_max(&self, class: RequestClass) -> u64 {
         match class {
             RequestClass::Critical => self.sync_log_bytes_max.load(Ordering::Relaxed),

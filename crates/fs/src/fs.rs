@@ -50,7 +50,7 @@ const BACKGROUND_STEPS_MAX: u32 = 1000;
 pub struct Fs {
     core: Arc<FsCore>,
     deferred_frees: Arc<DeferredFrees>,
-    /// Whose operations this handle makes.
+    /// The task for which this handle makes operations, with its class.
     origin: Origin,
 }
 
@@ -100,7 +100,7 @@ impl Fs {
         self.origin = origin;
     }
 
-    /// Whose operations this handle makes.
+    /// The task for which this handle makes operations, with its class.
     pub fn origin(&self) -> Origin {
         self.origin
     }

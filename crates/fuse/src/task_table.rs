@@ -56,7 +56,7 @@ pub struct UnreadTaskRules {
 }
 
 impl UnreadTaskRules {
-    /// Those of a rule set.
+    /// The rules of a set that hold for tasks whose facts are unknown.
     pub fn of(rules: &RuleSet) -> UnreadTaskRules {
         UnreadTaskRules {
             unknown: rules.unknown_task_mask(),
@@ -262,7 +262,7 @@ impl TaskTable {
         counts
     }
 
-    /// What the table holds.
+    /// The number of tasks in the table, and of those that could not be read.
     pub fn status(&self) -> TaskTableStatus {
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         TaskTableStatus {

@@ -1,6 +1,6 @@
 //! The kinds of requests, for which latencies and waits are reported.
 
-/// What a request asks for.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RequestKind {

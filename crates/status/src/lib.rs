@@ -295,7 +295,7 @@ pub struct StoreCountersReport {
     pub batches: u64,
     /// Pages written, without those that the cleaner moved.
     pub pages_written: u64,
-    /// Of these, blocks of deltas.
+    /// Those of the written pages that hold deltas.
     pub delta_blocks_written: u64,
     /// Blocks written to the device, whatever they hold.
     pub blocks_written: u64,
@@ -341,7 +341,7 @@ pub struct SpaceReport {
     pub used_bytes: u64,
     /// Live data and metadata: an upper bound.
     pub live_bytes_bound: u64,
-    /// Of these, the nodes of the map and their copies: exact.
+    /// The nodes of the map and their copies, which are live metadata: exact.
     pub map_bytes: u64,
     /// Volumes in the store.
     pub volumes: u64,

@@ -18,7 +18,7 @@ const VECTOR_PAGES: u64 = 256;
 /// Blocks of log after which the cache makes a checkpoint.
 const CHECKPOINT_BLOCKS: u64 = 65_536;
 
-/// What all data pages hold: the device need not keep them.
+/// The content of every data page. The device need not keep such pages.
 const FILLER: Page = Page([0x5a; device::BLOCK_BYTES]);
 
 const FILE: ObjectId = VolumeId::MAIN.object(1, 1);

@@ -172,7 +172,7 @@ fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// What tasks wait for in the kernel, as far as it belongs to a mount.
+/// The locks of the kernel that tasks wait for, as far as they belong to a mount.
 struct MountWaits {
     dir: PathBuf,
     fs: Fs,

@@ -14,7 +14,7 @@ use std::time::Instant;
 /// The most tasks that one plan looks at.
 const LOOKS_MAX: usize = 256;
 
-/// What tasks wait for in the kernel.
+/// The locks of the kernel that tasks wait for.
 pub(crate) trait TaskWaits {
     /// The locks that a task may wait for, without those of other file systems.
     fn wait_of(&mut self, task: u32) -> TaskWait;

@@ -177,7 +177,7 @@ impl WritePolicy {
         self.cache.rule_shares().into_iter().map(share_report).collect()
     }
 
-    /// What is in force.
+    /// The data mode, the policy and the rules in force.
     pub(crate) fn in_force(&self) -> MutexGuard<'_, PolicyInForce> {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
