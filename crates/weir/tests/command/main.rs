@@ -20,4 +20,3 @@ mod trace;
 mod tune;
 mod volatile;
 mod volumes;
-mod why;

@@ -4,3 +4,4 @@
 mod common;
 mod medium;
 mod mounts;
+mod why;

@@ -15,15 +15,15 @@ use weir_status::StatusReport;
 const UNSYNCED: &[u8] = b"nobody waited for this";
 
 /// A sandbox whose media may be made to fail.
-struct Faulty {
+pub(crate) struct Faulty {
     /// Dropped before the directory in which it is mounted.
-    media: Media,
+    pub media: Media,
     served: PathBuf,
     sandbox: Sandbox,
 }
 
 impl Faulty {
-    fn new() -> Faulty {
+    pub(crate) fn new() -> Faulty {
         let sandbox = Sandbox::formatted_with(&["--size", "120MiB", "--buffer-size", "8MiB"]);
         let served = sandbox.path("served");
         fs::create_dir(&served).expect("a directory");
@@ -31,7 +31,7 @@ impl Faulty {
         Faulty { media, served, sandbox }
     }
 
-    fn mount(&self) -> Mounted {
+    pub(crate) fn mount(&self) -> Mounted {
         self.mount_with(&[])
     }
 
@@ -41,7 +41,7 @@ impl Faulty {
     }
 
     /// Ends all faults.
-    fn mend(&self) {
+    pub(crate) fn mend(&self) {
         for faults in [&self.media.store, &self.media.buffer] {
             faults.set([None; 3]);
             faults.set_every(0);

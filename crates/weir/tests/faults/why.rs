@@ -1,26 +1,40 @@
 //! `weir why`: who waits, for what, and because of whom.
 
-use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, succeeds, weir};
+use crate::common::{Mounted, assert_says, can_mount, fails, succeeds, weir};
+use crate::mounts::Faulty;
+use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
-/// As many as half of the buffer holds.
-const WRITES: u64 = 2048;
+/// Writes of half a page: more than the buffer holds.
+const WRITES: u64 = 6000;
 
 fn why(mounted: &Mounted, arguments: &[&str]) -> String {
     let output = succeeds(weir().arg("why").arg(mounted.dir()).args(arguments));
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Writes parts of pages until a write has waited for space in the buffer.
-fn wait_for_buffer(mounted: &Mounted, file: &File) {
-    let has_waited = || mounted.waits().ended.iter().any(|wait| wait.waits_for == "buffer-space");
-    let mut rounds = 0;
-    while !has_waited() {
+/// Has a write wait for space in the buffer, because the store takes nothing. Returns what is shown meanwhile.
+fn wait_for_buffer(faulty: &Faulty, mounted: &Mounted, file: &File) -> String {
+    let begun = Instant::now();
+    faulty.media.store.set([None, Some(Errno::IO), None]);
+    let until_it_waits = || {
+        while !mounted.waits().waiting.iter().any(|wait| wait.waits_for == "buffer-space") {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", mounted.waits());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        why(mounted, &[])
+    };
+    std::thread::scope(|scope| {
+        let observer = scope.spawn(|| {
+            let shown = std::panic::catch_unwind(until_it_waits);
+            faulty.mend();
+            shown
+        });
         (0..WRITES).for_each(|page| file.write_all_at(&[7; 2048], page << 12).expect("space"));
-        rounds += 1;
-        assert!(rounds < 100, "{:?}", mounted.waits());
-    }
+        observer.join().expect("mended").expect("a write has waited")
+    })
 }
 
 #[test]
@@ -28,12 +42,13 @@ fn a_writer_that_waits_for_the_buffer_is_shown() {
     if !can_mount() {
         return;
     }
-    let sandbox = Sandbox::formatted();
-    let mounted = sandbox.mount();
+    let faulty = Faulty::new();
+    let mounted = faulty.mount();
     assert_says(&why(&mounted, &[]), "nothing has waited");
     let path = mounted.path("file");
     let file = File::create(&path).expect("a file");
-    wait_for_buffer(&mounted, &file);
+    let while_it_waits = wait_for_buffer(&faulty, &mounted, &file);
+    assert_says(&while_it_waits, "space in the buffer");
     let shown = why(&mounted, &[]);
     assert_says(&shown, &format!("for space in the buffer, file {}\n", path.display()));
     assert!(shown.lines().all(|line| line.chars().count() <= 100), "{shown}");
