@@ -56,7 +56,9 @@ impl TransactionApplier {
         let mut cost = TransactionCost { claim, origin, ..TransactionCost::of(changes) };
         let mut state = self.shared.state();
         self.ensure_writable(&mut state.writable, changes)?;
-        if cost.bypass_pages > 0 && !self.note_stream_writes(&mut state.streams, changes) {
+        if cost.bypass_pages > 0
+            && (origin.logs_at_once || !self.note_stream_writes(&mut state.streams, changes))
+        {
             cost.bypass_pages = 0;
         }
         let mut reserved = match self.admission.decide_new(&mut state.for_admission(), &cost) {
@@ -101,8 +103,13 @@ impl TransactionApplier {
         known: &mut BTreeSet<VolumeId>,
         changes: &[ObjectChange<'_>],
     ) -> Result<(), CacheError> {
+        let mut last = None;
         for ObjectId { volume, .. } in changes.iter().flat_map(ObjectChange::changed_objects) {
-            if known.contains(&volume) || is_planted(CacheBug::ReadOnlyVolumeChanged) {
+            // Nearly always, a transaction changes one volume.
+            if last.replace(volume) == Some(volume)
+                || known.contains(&volume)
+                || is_planted(CacheBug::ReadOnlyVolumeChanged)
+            {
                 continue;
             }
             match self.shared.store().volumes().mode(volume) {

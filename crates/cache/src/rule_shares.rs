@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn class_of(rules: &RuleSet, rule: u64) -> RequestClass {
-        rules.decide(RuleMask(1 << rule), RuleMask(!0)).1
+        rules.decide(RuleMask(1 << rule), RuleMask(!0)).class
     }
 
     fn append(shares: &mut RuleShares, rule: u8, bytes: u64, group: u64) {

@@ -12,7 +12,7 @@
 //! The first figure, divided by the number of operations that the program prints, is the instructions of one.
 
 use fuse::{FoundTask, TaskTable, UnreadTaskRules};
-use request::{RequestClass, RuleMask, RuleSet};
+use request::{RuleDecision, RuleMask, RuleSet};
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn one_look_up(table: &TaskTable, task: u32) -> RuleMask {
 
 /// The decision that is counted.
 #[inline(never)]
-fn one_decision(rules: &RuleSet, task: RuleMask, file: RuleMask) -> (u8, RequestClass) {
+fn one_decision(rules: &RuleSet, task: RuleMask, file: RuleMask) -> RuleDecision {
     rules.decide(task, file)
 }
 

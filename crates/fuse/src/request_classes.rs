@@ -6,7 +6,7 @@ use crate::thread_hints::LockedHints;
 use arc_swap::ArcSwapOption;
 use fs::Ino;
 use host::TaskReadError;
-use request::{Origin, RequestClass, RuleMask, RuleSet};
+use request::{RequestClass, RuleDecision, RuleMask, RuleSet};
 use std::sync::Arc;
 
 /// The rules in force for a mount: none at first. Whoever changes the rules shares it with the server.
@@ -27,10 +27,10 @@ struct RulesInForce {
 
 impl RulesInForce {
     #[inline]
-    fn decide(&self, task: u32, file_rules: impl FnOnce() -> RuleMask) -> (u8, RequestClass) {
+    fn decide(&self, task: u32, file_rules: impl FnOnce() -> RuleMask) -> RuleDecision {
         let task_rules = self.tasks.rules_of(task);
         if task == 0 {
-            return (Origin::NO_RULE, RequestClass::Critical);
+            return RuleDecision::NO_RULE;
         }
         self.rules.decide(task_rules, file_rules())
     }
@@ -54,26 +54,26 @@ impl RequestClasses {
         self.in_force.store(None);
     }
 
-    /// The rule that decides about a request of this task to `inode`, or [`Origin::NO_RULE`], and the class of the
-    /// request, if rules are in force. `file_rules` are those that hold for the file. A request without a task is
-    /// critical: the kernel makes it, for example to write a mapping back, and somebody may wait for that.
+    /// What the rules decide about a request of this task to `inode`, if rules are in force. `file_rules` are those
+    /// that hold for the file. A request without a task is critical: the kernel makes it, for example to write a
+    /// mapping back, and somebody may wait for that.
     #[inline]
     pub(crate) fn decide(
         &self,
         task: u32,
         inode: Ino,
         file_rules: impl FnOnce() -> RuleMask,
-    ) -> Option<(u8, RequestClass)> {
+    ) -> Option<RuleDecision> {
         let in_force = self.in_force.load();
         let in_force = in_force.as_deref()?;
-        let (rule, class) = in_force.decide(task, file_rules);
+        let decision = in_force.decide(task, file_rules);
         if let Some(background) = &in_force.background
-            && class == RequestClass::Critical
+            && decision.class == RequestClass::Critical
             && task != 0
         {
             background.note_critical(inode);
         }
-        Some((rule, class))
+        Some(decision)
     }
 
     /// Sets the hint of a thread, which waits for the answer, or removes it. One call at a time; it may wait
@@ -105,7 +105,7 @@ impl RequestClasses {
     /// Whether a request of this task is critical. `file_rules` are those that hold for its file.
     pub fn is_critical(&self, task: u32, file_rules: RuleMask) -> bool {
         let in_force = self.in_force.load();
-        let class = in_force.as_deref().map(|in_force| in_force.decide(task, || file_rules).1);
+        let class = in_force.as_deref().map(|in_force| in_force.decide(task, || file_rules).class);
         class.unwrap_or_default() == RequestClass::Critical
     }
 
@@ -154,7 +154,7 @@ mod tests {
         let rules = Arc::new(policy.rules_in_force(RuleSet::default()));
         let mut keeper = classes.set_rules(rules.clone(), None);
         let own = gettid().as_raw_pid() as u32;
-        let class = || classes.decide(own, Ino(3), || RuleMask(!0)).unwrap().1;
+        let class = || classes.decide(own, Ino(3), || RuleMask(!0)).unwrap().class;
         assert_eq!(class(), RequestClass::Critical);
         for hint in [RequestClass::Background, RequestClass::Critical, RequestClass::Background] {
             keeper.step(&mut |_| Ok(titled(&rules, "a")));
@@ -190,10 +190,10 @@ mod tests {
         assert_eq!(decide(7), None);
         let rules = Arc::new(RuleSet::parse("background title=tar").expect("rules"));
         let mut keeper = classes.set_rules(rules.clone(), None);
-        assert_eq!(decide(7).unwrap().1, RequestClass::Critical);
+        assert_eq!(decide(7).unwrap().class, RequestClass::Critical);
         keeper.step(&mut |_| Ok(titled(&rules, "tar")));
-        assert_eq!(decide(7), Some((0, RequestClass::Background)));
-        assert_eq!(decide(0), Some((Origin::NO_RULE, RequestClass::Critical)));
+        assert_eq!(decide(7).unwrap().class, RequestClass::Background);
+        assert_eq!(decide(0), Some(RuleDecision::NO_RULE));
         classes.clear();
         assert_eq!(decide(7), None);
     }

@@ -34,7 +34,7 @@ use fs::{
     CallerCredentials, FILE_BYTES_MAX, FileAttributes, FileKind, Fs, FsCompletion, FsError, IfExists, Ino,
 };
 use host::TaskReadError;
-use request::{Origin, RequestClass};
+use request::{Origin, RequestClass, RuleDecision};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::Arc;
@@ -88,9 +88,16 @@ impl FuseServer {
     pub(crate) fn serve(&mut self, header: &RequestHeader, op: FuseOp<'_>, mut reply: PendingReply) {
         let node = Ino(header.node);
         let decided = self.parts.classes.decide(header.pid, node, || self.fs.rules_of(node));
-        let (rule, class) = decided.unwrap_or((Origin::NO_RULE, RequestClass::Critical));
+        let RuleDecision { rule, class, logs_at_once } = decided.unwrap_or(RuleDecision::NO_RULE);
         self.class = decided.map(|_| class);
-        self.fs.set_origin(Origin { task: header.pid, rule, class, kind: op.kind(), file: header.node });
+        self.fs.set_origin(Origin {
+            task: header.pid,
+            rule,
+            class,
+            kind: op.kind(),
+            logs_at_once,
+            file: header.node,
+        });
         if class == RequestClass::Background {
             self.list_background(header, &op, &mut reply);
         }

@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn only_the_named_file_is_critical() {
         let rules = parse("file=/pg/pg_wal/").rules_in_force(RuleSet::default());
-        let class = |path: &[u8]| rules.decide(rules.unknown_task_mask(), rules.file_mask(path)).1;
+        let class = |path: &[u8]| rules.decide(rules.unknown_task_mask(), rules.file_mask(path)).class;
         assert_eq!(class(b"/pg/pg_wal"), RequestClass::Critical);
         assert_eq!(class(b"/pg/pg_wal/a/b"), RequestClass::Critical);
         assert_eq!(class(b"/pg/pg_wal2"), RequestClass::Background);

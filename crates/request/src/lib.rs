@@ -14,5 +14,5 @@ pub use origin::{Origin, RequestClass};
 pub use parse::RuleError;
 pub use pattern::literal_pattern;
 pub use request_kind::RequestKind;
-pub use rule_set::{CoveredRule, RuleMask, RuleSet};
+pub use rule_set::{CoveredRule, RuleDecision, RuleMask, RuleSet};
 pub use task_facts::TaskFacts;

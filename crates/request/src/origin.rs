@@ -39,6 +39,9 @@ pub struct Origin {
     pub class: RequestClass,
     /// What the request asks for.
     pub kind: RequestKind,
+    /// Whether all that it writes is logged at once, and none of its pages bypasses the buffer: a critical rule
+    /// names its file, which therefore is a log or the like, whose last page is written and synced again and again.
+    pub logs_at_once: bool,
     /// The inode number of its file, or of the directory of its name; 0 if there is none.
     pub file: u64,
 }
@@ -56,6 +59,7 @@ impl Origin {
         rule: Origin::NO_RULE,
         class: RequestClass::Critical,
         kind: RequestKind::Other,
+        logs_at_once: false,
         file: 0,
     };
 }

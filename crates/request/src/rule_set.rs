@@ -36,8 +36,27 @@ impl BitAnd for RuleMask {
 pub struct RuleSet {
     rules: Vec<ClassRule>,
     background: RuleMask,
+    /// Critical rules about files.
+    of_critical_files: RuleMask,
     /// Rules whose requests have more of the buffer than their share. All clones have the same.
     beyond_share: Arc<AtomicU64>,
+}
+
+/// What rules decide about a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RuleDecision {
+    /// The index of the rule that decides, or [`Origin::NO_RULE`].
+    pub rule: u8,
+    /// The class of the request.
+    pub class: RequestClass,
+    /// See [`Origin::logs_at_once`].
+    pub logs_at_once: bool,
+}
+
+impl RuleDecision {
+    /// The decision if no rule matches.
+    pub const NO_RULE: RuleDecision =
+        RuleDecision { rule: Origin::NO_RULE, class: RequestClass::Critical, logs_at_once: false };
 }
 
 /// A rule that never decides, because an earlier rule matches all that it matches.
@@ -59,7 +78,9 @@ impl RuleSet {
     pub(crate) fn of(rules: Vec<ClassRule>) -> RuleSet {
         assert!(rules.len() <= RuleSet::RULES_MAX, "a mask has a bit for each rule");
         let background = mask_of(&rules, |rule| rule.class() == RequestClass::Background);
-        RuleSet { rules, background, beyond_share: Arc::default() }
+        let of_critical_files =
+            mask_of(&rules, |rule| rule.class() == RequestClass::Critical && rule.is_about_files());
+        RuleSet { rules, background, of_critical_files, beyond_share: Arc::default() }
     }
 
     /// These rules behind two others: a task that a user tagged `critical` or `background` is that.
@@ -104,10 +125,9 @@ impl RuleSet {
         mask_of(&self.rules, |rule| !rule.is_about_files())
     }
 
-    /// The rule that decides about a request of this task to this file, or [`Origin::NO_RULE`], and the class
-    /// of the request.
+    /// What the rules decide about a request of this task to this file.
     #[inline]
-    pub fn decide(&self, task: RuleMask, file: RuleMask) -> (u8, RequestClass) {
+    pub fn decide(&self, task: RuleMask, file: RuleMask) -> RuleDecision {
         let matching = (task & file).0;
         // `trailing_zeros` of 0 is 64, which is `NO_RULE`, and 0 has no lowest bit.
         let rule = matching.trailing_zeros() as u8;
@@ -115,7 +135,7 @@ impl RuleSet {
         let background = self.background.0 | self.beyond_share.load(Ordering::Relaxed);
         let class =
             if lowest_bit & background == 0 { RequestClass::Critical } else { RequestClass::Background };
-        (rule, class)
+        RuleDecision { rule, class, logs_at_once: lowest_bit & self.of_critical_files.0 & !background != 0 }
     }
 
     /// The share of a rule in percent, if it has one.
@@ -172,16 +192,31 @@ mod tests {
         TaskFacts { title: title.into(), ..TaskFacts::default() }
     }
 
+    /// A decision by a rule that is not about files, or not critical.
+    fn decision(rule: u8, class: RequestClass) -> RuleDecision {
+        RuleDecision { rule, class, logs_at_once: false }
+    }
+
+    #[test]
+    fn files_of_critical_rules_are_logged_at_once() {
+        let rules = parse("critical file=/wal share=5%\nbackground file=/data\ncritical");
+        let logs_at_once =
+            |path: &[u8]| rules.decide(rules.unknown_task_mask(), rules.file_mask(path)).logs_at_once;
+        assert_eq!([&b"/wal"[..], b"/data", b"/other"].map(logs_at_once), [true, false, false]);
+        rules.set_beyond_share(RuleMask(1));
+        assert!(!logs_at_once(b"/wal"), "beyond its share the rule's requests are background");
+    }
+
     #[test]
     fn unmatched_requests_are_critical() {
         let rules = parse("background title=tar file=/a");
         let tar = rules.task_mask(&facts("tar"));
         let other = rules.task_mask(&facts("cp"));
         let file = rules.file_mask(b"/a");
-        assert_eq!(rules.decide(tar, file), (0, RequestClass::Background));
-        assert_eq!(rules.decide(other, file), (Origin::NO_RULE, RequestClass::Critical));
-        assert_eq!(rules.decide(tar, rules.file_mask(b"/b")), (Origin::NO_RULE, RequestClass::Critical));
-        assert_eq!(RuleSet::default().decide(RuleMask(!0), RuleMask::NONE).1, RequestClass::Critical);
+        assert_eq!(rules.decide(tar, file), decision(0, RequestClass::Background));
+        assert_eq!(rules.decide(other, file), RuleDecision::NO_RULE);
+        assert_eq!(rules.decide(tar, rules.file_mask(b"/b")), RuleDecision::NO_RULE);
+        assert_eq!(RuleSet::default().decide(RuleMask(!0), RuleMask::NONE).class, RequestClass::Critical);
     }
 
     #[test]
@@ -201,15 +236,15 @@ mod tests {
         assert_eq!(rules.unknown_task_mask(), RuleMask(0b110));
         assert_eq!(rules.unnamed_file_mask(), RuleMask(0b101));
         let log = rules.file_mask(b"/log");
-        assert_eq!(rules.decide(rules.unknown_task_mask(), log), (1, RequestClass::Background));
+        assert_eq!(rules.decide(rules.unknown_task_mask(), log), decision(1, RequestClass::Background));
     }
 
     #[test]
     fn a_tag_alone_decides_under_rules_with_tags() {
         let rules = parse("background title=tar\ncritical file=/log").with_tags();
         let decided = |class| rules.decide(rules.tagged_task_mask(class), rules.file_mask(b"/log"));
-        assert_eq!(decided(RequestClass::Critical), (0, RequestClass::Critical));
-        assert_eq!(decided(RequestClass::Background), (1, RequestClass::Background));
+        assert_eq!(decided(RequestClass::Critical), decision(0, RequestClass::Critical));
+        assert_eq!(decided(RequestClass::Background), decision(1, RequestClass::Background));
         let with_more = parse("critical tag=background title=tar");
         assert_eq!(with_more.tagged_task_mask(RequestClass::Background), RuleMask::NONE);
         let without_tags = parse("background title=tar\ncritical file=/log");
@@ -220,7 +255,7 @@ mod tests {
     fn the_last_of_sixty_four_rules_decides() {
         let rules = parse(&("critical uid=1\n".repeat(61) + "background")).with_tags();
         let task = rules.task_mask(&TaskFacts::default());
-        assert_eq!(rules.decide(task, rules.file_mask(b"/")), (63, RequestClass::Background));
+        assert_eq!(rules.decide(task, rules.file_mask(b"/")), decision(63, RequestClass::Background));
     }
 
     #[test]
@@ -327,7 +362,11 @@ mod tests {
             let rules = parse(&lines.join("\n"));
             let facts = TaskFacts { uid, ..facts(&title) };
             let first = model.iter().position(|rule| rule.matches(&facts, &path));
-            let expected = first.map_or((Origin::NO_RULE, RequestClass::Critical), |index| (index as u8, model[index].class));
+            let expected = first.map_or(RuleDecision::NO_RULE, |index| {
+                let ModelRule { class, ref file, .. } = model[index];
+                let logs_at_once = class == RequestClass::Critical && file.is_some();
+                RuleDecision { rule: index as u8, class, logs_at_once }
+            });
             prop_assert_eq!(rules.decide(rules.task_mask(&facts), rules.file_mask(path.as_bytes())), expected);
         }
     }

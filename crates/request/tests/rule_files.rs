@@ -16,8 +16,8 @@ fn load(name: &str) -> RuleSet {
 
 #[track_caller]
 fn assert_class(rules: &RuleSet, facts: &TaskFacts, path: &str, class: RequestClass) {
-    let (rule, found) = rules.decide(rules.task_mask(facts), rules.file_mask(path.as_bytes()));
-    assert_eq!(found, class, "{facts:?}, {path}: rule {rule}");
+    let decision = rules.decide(rules.task_mask(facts), rules.file_mask(path.as_bytes()));
+    assert_eq!(decision.class, class, "{facts:?}, {path}: {decision:?}");
 }
 
 fn titled(title: &str) -> TaskFacts {
@@ -76,7 +76,7 @@ fn redis_children_are_background() {
     assert_class(&rules, &server, "/redis/appendonlydir/appendonly.aof.manifest", Critical);
     let unknown = rules.unknown_task_mask();
     for (path, class) in [(snapshot, Background), (rewritten, Background), (log, Critical)] {
-        assert_eq!(rules.decide(unknown, rules.file_mask(path.as_bytes())).1, class, "{path}");
+        assert_eq!(rules.decide(unknown, rules.file_mask(path.as_bytes())).class, class, "{path}");
     }
 }
 

@@ -251,7 +251,8 @@ pub(crate) struct PolicyArgs {
     ///
     /// none: all data goes through the buffer, but large sequential writes bypass it. all: all data goes through
     /// it. sync: whole pages bypass it until a program syncs their file. file=PATH: as sync, but nobody waits for
-    /// anything else than the file PATH, or the files below it; PATH begins with / at the mount's root. critical:
+    /// anything else than the file PATH, or the files below it, all of which goes through the buffer; PATH begins
+    /// with / at the mount's root. critical:
     /// as sync, but nobody waits for what `weir class` or --rules call background: its pages bypass the buffer
     /// even when it syncs, and it leaves space to others. critical+process: and a background write goes first
     /// while something critical waits for the same file or directory in the kernel. critical+process+io: and so
@@ -625,6 +626,8 @@ Conditions:
   tag=PATTERN     WEIR_TAG in the environment with which the process began, or the class by
                   `weir class --pid`
   file=PATTERN    the path of the file, which begins with / at the mount's root
+
+Critical rules with `file=` are for logs: all that is written there goes through the buffer at once.
 
 A critical rule may have `share=N%`: while its requests fill more than that part of the buffer, they
 are background.

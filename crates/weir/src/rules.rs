@@ -6,7 +6,7 @@ use crate::error::WeirError;
 use crate::escape_control_chars;
 use crate::rule_suggestions::suggest_rules;
 use crate::task_sampler::TaskSampler;
-use request::{Origin, RequestClass, RuleError, RuleMask, RuleSet, TaskFacts};
+use request::{Origin, RequestClass, RuleDecision, RuleError, RuleMask, RuleSet, TaskFacts};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -191,8 +191,9 @@ fn print_rules(rules: &RuleSet, mask: RuleMask) {
 }
 
 /// Prints who decides: the class that is the task's tag, or else the first rule.
-fn print_decision(tag: Option<RequestClass>, (rule, class): (u8, RequestClass), of_what: &str) {
+fn print_decision(tag: Option<RequestClass>, decision: RuleDecision, of_what: &str) {
     let of_what = escape_control_chars(of_what);
+    let RuleDecision { rule, class, .. } = decision;
     match tag {
         Some(tag) => println!("\n{of_what}: {}, by the tag, which comes before all rules", tag.name()),
         None if rule == Origin::NO_RULE => println!("\n{of_what}: {}, by no rule", class.name()),

@@ -27,7 +27,7 @@ impl MountedStore {
         let path = file.map(|_| self.dir.join(path).to_string_lossy().into_owned());
         let in_force = self.policy.in_force();
         let report = |wait: &RequestWait, took| {
-            let Origin { task, rule, class, kind, file } = wait.origin;
+            let Origin { task, rule, class, kind, file, logs_at_once: _ } = wait.origin;
             let age = now.saturating_sub(wait.since);
             WaitReport {
                 began_unix_ms: whole_millis(unix_time().saturating_sub(age)),

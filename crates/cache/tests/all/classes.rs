@@ -53,6 +53,12 @@ fn is_synced(cache: &Cache, origin: Origin, object: ObjectId) -> Arc<AtomicBool>
     synced
 }
 
+fn is_synced_now(cache: &Cache, object: ObjectId) -> bool {
+    let synced = is_synced(cache, CRITICAL, object);
+    cache.step(BackgroundTask::Commit);
+    synced.load(Ordering::Relaxed)
+}
+
 #[test]
 fn a_critical_sync_is_logged_and_a_background_one_waits_for_the_store() {
     let machine = Machine::new(1);
@@ -120,6 +126,28 @@ fn a_critical_write_is_logged_where_a_background_one_waits_to_bypass() {
     change_at_once(&cache, CRITICAL, pages_of(LOG, 0, &bytes)).expect("it is logged").unwrap();
     assert_eq!(cache.status().counters.pages_bypassed, before);
     assert_eq!(cache.status().parked_admissions, 0);
+}
+
+#[test]
+fn writes_of_a_log_are_logged_at_once_and_then_only_where_they_differ() {
+    let machine = Machine::new(5);
+    let cache = open(&machine);
+    let of_log = Origin { logs_at_once: true, ..CRITICAL };
+    let mut page = [1; BLOCK_BYTES];
+    let write = |bytes: &[u8]| {
+        let before = cache.status().counters.appended.total();
+        change_at_once(&cache, of_log, pages_of(LOG, 0, bytes)).expect("space").unwrap();
+        assert!(is_synced_now(&cache, LOG));
+        cache.status().counters.appended.total() - before
+    };
+    assert!((4096..4300).contains(&write(&page)));
+    page[100..200].fill(2);
+    let appended = write(&page);
+    assert!((100..400).contains(&appended), "{appended}");
+    let counters = cache.status().counters;
+    assert_eq!((counters.pages_bypassed, counters.pages_logged_late), (0, 0));
+    let cache = crash(&machine, cache);
+    assert_eq!(cache.read_now(LOG, 0, BLOCK_BYTES).unwrap(), page);
 }
 
 #[test]
