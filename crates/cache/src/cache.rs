@@ -425,6 +425,11 @@ impl Cache {
         self.parts.volumes.use_volume(volume)
     }
 
+    /// Whether a result of [`use_volume`](Cache::use_volume) for `volume` exists.
+    pub fn is_volume_in_use(&self, volume: VolumeId) -> bool {
+        self.parts.volumes.is_used(volume)
+    }
+
     /// Makes a new volume, durable on return, with `pages` as the first ones of its metadata.
     ///
     /// # Errors

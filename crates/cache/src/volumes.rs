@@ -91,8 +91,12 @@ impl VolumeManager {
         Ok(())
     }
 
+    pub(crate) fn is_used(&self, volume: VolumeId) -> bool {
+        self.used.lock().contains_key(&volume)
+    }
+
     fn ensure_unused(&self, volume: VolumeId) -> Result<(), CacheError> {
-        if self.used.lock().contains_key(&volume) {
+        if self.is_used(volume) {
             return Err(CacheError::InUse { volume });
         }
         Ok(())

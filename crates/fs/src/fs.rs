@@ -374,6 +374,11 @@ impl Fs {
         self.deferred_frees.free_all(&self.core);
     }
 
+    /// Frees files that [`forget`](Fs::forget) left to be freed later.
+    pub fn free_forgotten(&self) {
+        self.deferred_frees.free_all(&self.core);
+    }
+
     /// Like [`unhold`](Fs::unhold), but an unlinked small file may be freed later, in one transaction with up
     /// to 15 others. [`usage`](Fs::usage) and `unhold` free all of them.
     pub fn forget(&self, ino: Ino, times: u64) {

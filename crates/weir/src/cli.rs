@@ -4,7 +4,8 @@ use crate::byte_size::ByteSize;
 use crate::option_values::{DATA_MODES, FETCH_MODES, KERNEL_CACHE_POLICIES, one_of, word_of};
 use cache::{CacheSettings, FetchMode};
 use clap::builder::RangedI64ValueParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::parser::ValueSource;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use fuse::KernelCachePolicy;
 use request::{BufferPolicy, RequestClass};
 use std::ffi::OsString;
@@ -134,12 +135,18 @@ pub(crate) struct BufferMediumArgs {
 /// A daemon runs in the background until you unmount DIR with `weir unmount`, `umount` or SIGTERM. The daemon
 /// then writes everything back and exits. If an earlier daemon was killed and left a dead mount of the same
 /// store on DIR, weir removes that mount first.
+///
+/// If a volume of the store is mounted already, its daemon mounts this one, too. The daemon ends with the last
+/// mount; unmounting any other makes all changes durable. A volume is mounted once: use `mount --bind` to have it
+/// in two places. Options that all volumes of the store share, such as --memory, must be those of the first mount,
+/// or left out.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   weir mount /var/lib/weir/demo /mnt/demo
   weir mount --allow-other --memory 4GiB /var/lib/weir/demo /mnt/demo
-  weir mount /dev/vdb /mnt/db")]
+  weir mount /dev/vdb /mnt/db
+  weir mount --volume nightly /dev/vdb /mnt/nightly")]
 pub(crate) struct MountArgs {
     /// The directory or device that you formatted
     pub(crate) path: PathBuf,
@@ -170,6 +177,15 @@ pub(crate) struct MountArgs {
     /// Set by `weir mount` on the process that becomes the daemon.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub(crate) daemon: bool,
+}
+
+/// Whether the command line of this process, `weir mount`, has an option, by the name of its field.
+pub(crate) fn given_mount_options() -> impl Fn(&str) -> bool {
+    let matches = WeirCommandLine::command().try_get_matches().ok();
+    move |option| {
+        let of_mount = matches.as_ref().and_then(|matches| matches.subcommand_matches("mount"));
+        of_mount.is_some_and(|given| given.value_source(option) == Some(ValueSource::CommandLine))
+    }
 }
 
 /// 1 GiB, or half of the machine's memory if that is less.
@@ -786,7 +802,6 @@ pub(crate) struct CheckArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {

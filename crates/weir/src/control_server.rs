@@ -1,7 +1,8 @@
 //! The daemon's side of the control socket.
 //!
 //! A request and its reply are a line of JSON each: `{"operation":"status"}`, `{"operation":"sync"}`, and so
-//! on. `{"operation":"drained"}` is answered when the mount is gone and everything is stored.
+//! on. `{"operation":"drained"}` is answered when the mount is gone and everything is stored, or durable if other
+//! volumes of the store are still mounted.
 //!
 //! | client | may |
 //! | --- | --- |
@@ -11,8 +12,10 @@
 
 use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
-use crate::mounted_store::{MountedStore, RequestRefusal, ScrubFrom};
-use host::socket_peer;
+use crate::mount_request;
+use crate::mounted_volume::MountedVolume;
+use crate::store_daemon::{RequestRefusal, ScrubFrom};
+use host::{SocketPeer, socket_peer};
 use request::RequestClass;
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::geteuid;
@@ -55,7 +58,7 @@ pub(crate) struct ControlServer {
 impl ControlServer {
     /// Listens for clients of `mounted`, whose mount has the number `device`.
     pub(crate) fn start(
-        mounted: Arc<MountedStore>,
+        mounted: Arc<MountedVolume>,
         device: DeviceNumber,
     ) -> Result<ControlServer, WeirError> {
         let failed = |source| WeirError::Spawn { source };
@@ -103,8 +106,9 @@ fn accept_clients(listener: &UnixListener, mut serve: impl FnMut(UnixStream)) {
     }
 }
 
-fn serve_in_thread(stream: UnixStream, mounted: &Arc<MountedStore>, clients: &Arc<AtomicUsize>) {
-    let rights = rights_of(&stream, mounted);
+fn serve_in_thread(stream: UnixStream, mounted: &Arc<MountedVolume>, clients: &Arc<AtomicUsize>) {
+    let peer = socket_peer(stream.as_fd()).ok();
+    let rights = rights_of(peer, mounted);
     let clients_max = match rights {
         ClientRights::All => CLIENTS_MAX,
         ClientRights::ReadAndSync => CLIENTS_MAX / 2,
@@ -120,7 +124,7 @@ fn serve_in_thread(stream: UnixStream, mounted: &Arc<MountedStore>, clients: &Ar
     let clients_of_thread = clients.clone();
     let serve = move || {
         // Fails if the client has gone: there is no reader left for an error.
-        let _ = serve(stream, &mounted, rights);
+        let _ = serve(stream, &mounted, rights, peer.and_then(|peer| peer.pid));
         clients_of_thread.fetch_sub(1, Ordering::AcqRel);
     };
     if std::thread::Builder::new().name("client".into()).spawn(serve).is_err() {
@@ -135,10 +139,10 @@ fn send_reply(mut stream: &UnixStream, reply: &Value) {
 }
 
 /// The rights of the connected process. The kernel reports the process's user, so no secret is needed.
-fn rights_of(stream: &UnixStream, mounted: &MountedStore) -> ClientRights {
-    match socket_peer(stream.as_fd()) {
-        Ok(peer) if peer.uid == 0 || peer.uid == geteuid().as_raw() => ClientRights::All,
-        Ok(peer) if mounted.owner_of_files() == Some(peer.uid) => ClientRights::ReadAndSync,
+fn rights_of(peer: Option<SocketPeer>, mounted: &MountedVolume) -> ClientRights {
+    match peer {
+        Some(peer) if peer.uid == 0 || peer.uid == geteuid().as_raw() => ClientRights::All,
+        Some(peer) if mounted.owner_of_files() == Some(peer.uid) => ClientRights::ReadAndSync,
         _ => ClientRights::None,
     }
 }
@@ -148,19 +152,25 @@ fn refusal() -> Value {
     json!({ "refused": true })
 }
 
-fn serve(stream: UnixStream, mounted: &MountedStore, rights: ClientRights) -> io::Result<()> {
+fn serve(
+    stream: UnixStream,
+    mounted: &MountedVolume,
+    rights: ClientRights,
+    peer: Option<u32>,
+) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = String::new();
         if reader.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut line)? == 0 {
             return Ok(());
         }
-        let reply = answer(&line, mounted, rights);
+        let reply = answer(&line, mounted, rights, peer);
         reader.get_mut().write_all(format!("{reply}\n").as_bytes())?;
     }
 }
 
-fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
+/// The reply to a request of the process `peer`.
+fn answer(line: &str, mounted: &MountedVolume, rights: ClientRights, peer: Option<u32>) -> Value {
     let request: Value = serde_json::from_str(line).unwrap_or_default();
     let name = request["name"].as_str().unwrap_or_default();
     match request["operation"].as_str() {
@@ -170,22 +180,23 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
             let path = request["path"].as_str().unwrap_or_default();
             reply_or_error(mounted.waits_report(path).map(|waits| to_json(&waits)))
         }
-        Some("sync") => reply_or_error(mounted.sync().map(|()| json!({}))),
-        Some("rules") => mounted.policy.rules_in_force(),
+        Some("sync") => reply_or_error(mounted.daemon.sync().map(|()| json!({}))),
+        Some("rules") => mounted.daemon.policy.rules_in_force(),
         _ if rights != ClientRights::All => refusal(),
-        Some("drained") => match mounted.wait_drained() {
-            Ok(()) => json!({}),
-            Err(why) => json!({ "not_drained": why }),
-        },
-        Some("scrub_begin") => mounted.scrub(ScrubFrom::Start),
-        Some("scrub") => mounted.scrub(ScrubFrom::LastPosition),
+        Some("drained") => {
+            let end = mounted.wait_for_end();
+            json!({ "not_drained": end.written_back.err(), "ends_process": end.ends_process })
+        }
+        Some("mount") => mount_request::answer(&request, peer, &mounted.daemon),
+        Some("scrub_begin") => mounted.daemon.scrub(ScrubFrom::Start),
+        Some("scrub") => mounted.daemon.scrub(ScrubFrom::LastPosition),
         Some("space_exact") => reply_or_error(mounted.exact_space_report().map(|space| to_json(&space))),
-        Some("volume_list") => mounted.volumes(),
+        Some("volume_list") => mounted.daemon.volumes(),
         Some("volume_clone") => reply_or_error(mounted.clone_volume(name, request["read_only"] == true)),
-        Some("grow") => with_bytes(&request, |bytes| mounted.grow(bytes)),
-        Some("grow_buffer") => with_bytes(&request, |bytes| mounted.grow_buffer(bytes)),
+        Some("grow") => with_bytes(&request, |bytes| mounted.daemon.grow(bytes)),
+        Some("grow_buffer") => with_bytes(&request, |bytes| mounted.daemon.grow_buffer(bytes)),
         Some("tune") => match request["data"].as_str().and_then(DataMode::named) {
-            Some(mode) => reply_or_error(mounted.set_data_mode(mode).map(|()| json!({}))),
+            Some(mode) => reply_or_error(mounted.daemon.set_data_mode(mode).map(|()| json!({}))),
             None => json!({ "error": "data: journal or ordered" }),
         },
         Some("tune_policy") => {
@@ -195,12 +206,12 @@ fn answer(line: &str, mounted: &MountedStore, rights: ClientRights) -> Value {
             reply_or_error(changed.map(|is_missing| json!({ "file_is_missing": is_missing })))
         }
         Some("class") => set_class(&request, mounted),
-        Some("volume_create") => reply_or_error(mounted.create_volume(name).map(|()| json!({}))),
+        Some("volume_create") => reply_or_error(mounted.daemon.create_volume(name).map(|()| json!({}))),
         Some("volume_rename") => {
             let to = request["to"].as_str().unwrap_or_default();
-            reply_or_error(mounted.rename_volume(name, to).map(|()| json!({})))
+            reply_or_error(mounted.daemon.rename_volume(name, to).map(|()| json!({})))
         }
-        Some("volume_delete") => reply_or_error(mounted.delete_volume(name).map(|()| json!({}))),
+        Some("volume_delete") => reply_or_error(mounted.daemon.delete_volume(name).map(|()| json!({}))),
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
     }
 }
@@ -214,7 +225,7 @@ fn with_bytes(request: &Value, work: impl FnOnce(Option<u64>) -> Result<Value, R
     reply_or_error(work(bytes.as_u64()))
 }
 
-fn set_class(request: &Value, mounted: &MountedStore) -> Value {
+fn set_class(request: &Value, mounted: &MountedVolume) -> Value {
     let class = &request["class"];
     let Some(pid) = request["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()) else {
         return json!({ "error": "pid: the id of a process or thread" });
@@ -223,7 +234,7 @@ fn set_class(request: &Value, mounted: &MountedStore) -> Value {
     if named.is_none() && !class.is_null() {
         return json!({ "error": "class: critical, background or null" });
     }
-    reply_or_error(mounted.set_class(pid, named).map(|counts| json!({ "counts": counts })))
+    reply_or_error(mounted.daemon.set_class(pid, named).map(|counts| json!({ "counts": counts })))
 }
 
 fn to_json(report: &impl Serialize) -> Value {

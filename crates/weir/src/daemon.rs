@@ -1,42 +1,46 @@
-//! The process behind a mount.
+//! The process behind the mounts of a store: how it begins and ends.
 //!
-//! Threads: the main one waits for the end of the session; one or two take the kernel's requests; the workers
-//! of `storage_stack.rs`; one keeps epochs; with rules one looks at tasks, and one lends; one waits for signals; one listens on the control socket and
-//! starts a short-lived one per client.
+//! Threads: the main one waits until no mount is left; the workers of `storage_stack.rs`; one keeps epochs; one watches
+//! for problems; one waits for signals. For each mount, one waits for its end; one or two take the kernel's requests; with
+//! rules one looks at tasks, and one lends; one listens on the control socket and starts a short-lived one per client.
 
 use crate::byte_size::ByteSize;
 use crate::cli::{MountArgs, TuningArgs, WakeUpArg};
-use crate::control_server::ControlServer;
 use crate::epoch_keeper::EpochKeeper;
 use crate::error::WeirError;
 use crate::log_files;
 use crate::media::StoreMedia;
 use crate::messages;
-use crate::mount_point::{MountPoint, device_of};
+use crate::mount_point::MountPoint;
 use crate::mount_problems;
-use crate::mounted_store::{FrontEnd, MountedStore};
+use crate::mount_request::{MountOutcome, RunningDaemon};
+use crate::mounted_volume::{MountEnd, MountedVolume};
 use crate::pm_qos::PmQos;
 use crate::signals::{self, HeldSignals, SignalHandler};
 use crate::storage_stack::{StorageStack, WorkerStopper, WorkerThreads};
-use crate::volume;
+use crate::store_daemon::{EndedMount, FrontEnd, NewMount, StoreDaemon};
+use crate::unmount::{UnmountMode, unmount};
 use crate::write_policy::{PolicyChoice, StreamSettings, WritePolicy};
 use cache::{Cache, CacheSettings};
-use fuse::{MountOptions, RequestCounter, RequestLatencies};
+use fuse::{KernelCachePolicy, RequestCounter};
 use host::{DiskAccess, PmQosRequest, are_on_one_disk};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use store::{DataMode, VolumeMode};
+use std::time::{Duration, Instant};
+use store::DataMode;
 
 /// The line that the daemon prints on its standard output once it serves requests.
 pub(crate) const READY: &str = "ready";
 
 /// The smallest `--memory`: a few of the kernel's largest requests.
 const MEMORY_MIN: ByteSize = ByteSize(16 << 20);
+/// How long a mount waits for an ending daemon of the store to be gone.
+const ENDING_WAIT: Duration = Duration::from_secs(10);
+const ENDING_STEP: Duration = Duration::from_millis(20);
 /// The data mode if none was chosen for the store.
 const DATA_MODE: DataMode = DataMode::Ordered;
 /// Sequential bytes after which a stream bypasses the buffer. Most files are smaller.
@@ -47,9 +51,34 @@ const SYNC_LOGS_MAX: ByteSize = ByteSize(64 << 10);
 /// The smallest `--deltas`: somewhat more than one step of write-back takes.
 const DELTAS_MIN: ByteSize = ByteSize(1 << 20);
 
-/// Checks everything before the first write, mounts, serves until the unmount, and writes everything back.
+/// Has the running daemon of the store mount the volume. If there is none, becomes the daemon.
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
+    let deadline = Instant::now() + ENDING_WAIT;
+    loop {
+        let running = RunningDaemon::find(&args.path)?;
+        let is_ending = match running.map(|running| running.mount(args)) {
+            Some(Ok(MountOutcome::Mounted)) => {
+                return say_ready().map_err(|source| WeirError::Spawn { source });
+            }
+            Some(Ok(MountOutcome::DaemonIsEnding)) => true,
+            Some(Err(error)) => return Err(error),
+            None => false,
+        };
+        match become_daemon(args) {
+            // The daemon is ending, or another `weir mount` was faster.
+            Err(WeirError::InUse { .. } | WeirError::Busy { .. })
+                if Instant::now() < deadline && (is_ending || RunningDaemon::find(&args.path)?.is_some()) =>
+            {
+                std::thread::sleep(ENDING_STEP);
+            }
+            ended => return ended,
+        }
+    }
+}
+
+/// Checks everything before the first write, mounts, serves until no mount is left, and writes everything back.
+fn become_daemon(args: &MountArgs) -> Result<(), WeirError> {
     let front = FrontEndConfig::of(&args.tuning);
     let policy = &args.tuning.policy;
     let choice =
@@ -66,7 +95,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     let bypass_after = bypass_after(&args.tuning, &media, on_one_disk);
     let sync_log_bytes_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
     let streams = StreamSettings { bypass_after, sync_log_bytes_max };
-    let point = MountPoint::check(args, &media)?;
+    let point = MountPoint::check(&args.dir, args.allow_other, &media.name)?;
     media.ensure_not_below_mount_point(&point.dir)?;
     let is_in_background = args.daemon;
     let log_directory =
@@ -75,25 +104,29 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
         // Fails only if this process already leads a session, which is as good.
         let _ = rustix::process::setsid();
     }
-    // The default volume is writable, unless a read-only volume was given its name: then changes are refused.
-    // The store knows the mode of any other volume.
-    let is_default = args.volume == volume::DEFAULT;
-    let read_only = args.read_only
-        || (!is_default && volume::find_volume(&args.path, &args.volume)?.mode == VolumeMode::ReadOnly);
-    let access = if read_only { DiskAccess::Read } else { DiskAccess::Write };
+    let access = if args.read_only { DiskAccess::Read } else { DiskAccess::Write };
     if access == DiskAccess::Write && !args.buffer_medium.volatile_buffer {
         media.ensure_durable()?;
     }
-    let stack = StorageStack::open(media, settings, access, &args.volume)?;
+    let stack = StorageStack::open(media, settings, access)?;
     let data = stack.store.settings().data.unwrap_or(DATA_MODE);
-    let layers = (Cache::clone(&stack.cache), fs::Fs::clone(&stack.fs));
-    let policy = WritePolicy::new(layers, point.dir.clone(), streams, data, choice);
+    let policy = WritePolicy::new(Cache::clone(&stack.cache), streams, data, choice);
     stack.media.warn_of_readers();
     stack.media.warn_of_page_cache();
     // Memory reclaim must not make the daemon wait for its own write-back. The call needs privilege, and the
     // daemon works without it.
     let _ = host::mark_io_flusher();
-    serve(args, point, (stack, access, policy), front, log_directory)
+    let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == DiskAccess::Write);
+    let epochs = Arc::new(EpochKeeper::new(Cache::clone(&stack.cache), every.map(Duration::from_secs)));
+    let front = front.start(args.tuning.kernel_cache)?;
+    let daemon = Arc::new(StoreDaemon::new(stack, policy, epochs, front));
+    let first = NewMount {
+        point,
+        volume: args.volume.clone(),
+        allow_other: args.allow_other,
+        read_only: args.read_only,
+    };
+    serve(&daemon, &first, is_in_background, log_directory.as_deref())
 }
 
 /// How the daemon takes requests. Decided once, at the start.
@@ -115,42 +148,30 @@ impl FrontEndConfig {
         FrontEndConfig { threads, wake_ups }
     }
 
-    fn keep_awake(self, traffic: Arc<RequestCounter>) -> Result<Arc<PmQos>, WeirError> {
-        match self.wake_ups {
-            Ok(wake_ups) => PmQos::start(wake_ups, traffic).map_err(|source| WeirError::Spawn { source }),
-            Err(why) => Ok(PmQos::off(why)),
-        }
+    fn start(self, kernel_cache: KernelCachePolicy) -> Result<FrontEnd, WeirError> {
+        let traffic = Arc::new(RequestCounter::default());
+        let pm_qos = match self.wake_ups {
+            Ok(wake_ups) => {
+                PmQos::start(wake_ups, traffic.clone()).map_err(|source| WeirError::Spawn { source })?
+            }
+            Err(why) => PmQos::off(why),
+        };
+        Ok(FrontEnd { pm_qos, traffic, threads: self.threads, kernel_cache })
     }
 }
 
+/// Serves the first mount, and those that follow, until no mount is left.
 fn serve(
-    args: &MountArgs,
-    point: MountPoint,
-    (stack, access, policy): (StorageStack, DiskAccess, WritePolicy),
-    front: FrontEndConfig,
-    log_directory: Option<PathBuf>,
+    daemon: &Arc<StoreDaemon>,
+    first: &NewMount,
+    is_in_background: bool,
+    log_directory: Option<&Path>,
 ) -> Result<(), WeirError> {
-    let dir = point.dir.clone();
-    let (latencies, traffic) = (Arc::new(RequestLatencies::default()), Arc::new(RequestCounter::default()));
-    let options = MountOptions {
-        source: stack.media.name.display().to_string(),
-        allow_other: args.allow_other,
-        read_only: access == DiskAccess::Read || stack.volume.mode == VolumeMode::ReadOnly,
-        threads: usize::from(front.threads),
-    };
-    let server = fuse::FuseServer::new(
-        &stack.fs,
-        latencies.clone(),
-        traffic.clone(),
-        policy.classes(),
-        args.tuning.kernel_cache,
-    );
-    let workers = WorkerThreads::start(&stack.cache, access)?;
+    let workers = WorkerThreads::start(&daemon.stack.cache, daemon.stack.access)?;
     // Until here a signal may end the process. From here on that would leave a dead mount.
     let signals = signals::hold().map_err(|source| WeirError::Spawn { source })?;
-    let failed = |source| WeirError::MountFailed { dir: dir.clone(), source };
-    let session = match point.clear().and_then(|()| fuse::mount(server, &dir, &options).map_err(failed)) {
-        Ok(session) => session,
+    let mounted = match daemon.mount(first) {
+        Ok(mounted) => mounted.expect("a daemon does not end before its first mount"),
         Err(error) => {
             // No program has changed anything, because nothing was mounted. The media are as consistent as
             // after any stop.
@@ -158,60 +179,56 @@ fn serve(
             return Err(error);
         }
     };
-    let front = FrontEnd { latencies, threads: front.threads, pm_qos: front.keep_awake(traffic)? };
-    let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == DiskAccess::Write);
-    let every = every.map(Duration::from_secs);
-    let epochs = Arc::new(EpochKeeper::new(Cache::clone(&stack.cache), stack.volume.id, every));
-    let mounted = Arc::new(MountedStore::new(dir.clone(), stack, policy, front, epochs.clone()));
     let serving = Arc::new(AtomicBool::new(true));
-    epochs.start(serving.clone()).map_err(|source| WeirError::Spawn { source })?;
-    mount_problems::start(mounted.cache(), dir.clone(), serving.clone())
-        .map_err(|source| WeirError::Spawn { source })?;
-    let signals = (signals, workers.stopper(), serving.clone());
-    let served = attend(&mounted, signals, args.daemon, log_directory.as_deref()).and_then(|server| {
-        let result = session.run().map_err(|source| WeirError::MountFailed { dir: dir.clone(), source });
-        serving.store(false, Ordering::Release);
-        server.stop_accepting();
-        result.map(|()| server)
-    });
+    let signals = (signals, workers.stopper());
+    let attended = attend(daemon, &mounted, signals, &serving, (is_in_background, log_directory));
+    if attended.is_err() {
+        // The threads of the mount would serve it for ever.
+        let _ = unmount(&mounted.dir, UnmountMode::Detach);
+    }
+    let last = daemon.wait_for_end();
+    serving.store(false, Ordering::Release);
     let drained = workers.stop_and_drain().map_err(|error| error.to_string());
     if drained.is_ok() {
-        epochs.take_last();
+        daemon.epochs.take_last();
     }
-    mounted.set_drained(drained.clone());
-    let server = served?;
-    mounted.remove_empty_log();
-    server.close();
-    drained.map_err(|why| WeirError::NotDrained { dir, why })
+    if let Some(EndedMount { mounted, .. }) = &last {
+        mounted.set_end(MountEnd { written_back: drained.clone(), ends_process: true });
+    }
+    attended?;
+    daemon.remove_empty_log();
+    if let Some(EndedMount { mounted, control, outcome }) = last {
+        control.close();
+        outcome.map_err(|source| WeirError::MountFailed { dir: mounted.dir.clone(), source })?;
+    }
+    drained.map_err(|why| WeirError::NotDrained { dir: mounted.dir.clone(), why })
 }
 
-/// Starts to listen to clients and signals, and says that the mount is ready. A daemon in the background
-/// writes its messages below `logs` from then on.
+/// Starts the threads that watch the daemon, and says that the first mount is ready. A daemon in the background
+/// writes its messages below `log_directory` from then on.
 fn attend(
-    mounted: &Arc<MountedStore>,
-    (signals, stopper, serving): (HeldSignals, WorkerStopper, Arc<AtomicBool>),
-    is_in_background: bool,
-    log_directory: Option<&Path>,
-) -> Result<ControlServer, WeirError> {
-    let dir = mounted.dir().to_path_buf();
-    let device = device_of(&dir)?;
-    let server = ControlServer::start(mounted.clone(), device)?;
-    let ending = mounted.clone();
-    let before_exit = Box::new(move || ending.remove_empty_log());
-    let watched = SignalHandler { dir: dir.clone(), device, stopper, serving, before_exit };
-    signals.watch(watched).map_err(|source| WeirError::Spawn { source })?;
+    daemon: &Arc<StoreDaemon>,
+    mounted: &MountedVolume,
+    (signals, stopper): (HeldSignals, WorkerStopper),
+    serving: &Arc<AtomicBool>,
+    (is_in_background, log_directory): (bool, Option<&Path>),
+) -> Result<(), WeirError> {
+    let spawn_failed = |source| WeirError::Spawn { source };
+    daemon.epochs.start(serving.clone()).map_err(spawn_failed)?;
+    let store = daemon.stack.media.name.clone();
+    mount_problems::start(daemon.cache(), store, serving.clone()).map_err(spawn_failed)?;
+    signals.watch(SignalHandler { daemon: daemon.clone(), stopper }).map_err(spawn_failed)?;
     if !is_in_background {
-        tracing::info!("{}: mounted; unmount it, or press ^C, to end", dir.display());
-        return Ok(server);
+        tracing::info!("{}: mounted; unmount it, or press ^C, to end", mounted.dir.display());
+        return Ok(());
     }
     let mut log = None;
     if let Some(directory) = log_directory {
-        let (file, path) = log_files::create(directory, device)?;
-        mounted.set_log(path);
+        let (file, path) = log_files::create(directory, mounted.device)?;
+        daemon.set_log(path);
         log = Some(file);
     }
-    leave_caller(log.as_ref()).map_err(|source| WeirError::Spawn { source })?;
-    Ok(server)
+    leave_caller(log.as_ref()).map_err(spawn_failed)
 }
 
 fn settings(tuning: &TuningArgs, threads: u8) -> Result<CacheSettings, WeirError> {
@@ -288,7 +305,16 @@ fn leave_caller(log: Option<&File>) -> io::Result<()> {
     if let Some(log) = log {
         rustix::stdio::dup2_stderr(log)?;
     }
-    let mut ready = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let ready = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     rustix::stdio::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
-    writeln!(ready, "{READY}")
+    say_ready_to(ready)
+}
+
+/// Reports that a running daemon has mounted the volume.
+fn say_ready() -> io::Result<()> {
+    say_ready_to(io::stdout())
+}
+
+fn say_ready_to(mut caller: impl Write) -> io::Result<()> {
+    writeln!(caller, "{READY}")
 }

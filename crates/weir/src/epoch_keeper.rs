@@ -1,4 +1,4 @@
-//! Epochs: read-only copies of the mounted volume, taken in the background.
+//! Epochs: read-only copies of the volumes that are mounted for writing, taken in the background.
 //!
 //! Without the buffer, the pages of a store come from different points in time. An epoch is a point in time,
 //! so a lost buffer costs some minutes of changes, and not the volume. A new epoch is taken before the old
@@ -9,6 +9,7 @@ use crate::volume;
 use cache::{Cache, CacheError};
 use device::{Clock, Lsn};
 use host::SystemClock;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,32 +30,59 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// soon.
 const SPARE_PART_MIN: u64 = 8;
 
-/// Takes the epochs of a volume, and deletes old ones.
+/// Takes the epochs of a store's volumes, and deletes old ones.
 pub(crate) struct EpochKeeper {
     cache: Cache,
-    volume: VolumeId,
     /// The time between two epochs; `None` if none is taken.
     every: Option<Duration>,
-    /// Locked while an epoch is taken.
+    /// Locked while epochs are taken.
     schedule: Mutex<EpochSchedule>,
+    /// Locked for moments.
+    volumes: Mutex<KnownVolumes>,
     /// Why there is no epoch, or no newer one. Locked for moments.
     problem: Mutex<Option<String>>,
 }
 
 struct EpochSchedule {
-    /// When the time to the next epoch began.
+    /// When the time to the next epochs began.
     since: Instant,
-    /// The last epoch that this mount took, and the LSN of its newest change.
-    taken: Option<(VolumeId, Lsn)>,
+    /// The last epoch that this process took of each volume, and the newest LSN then.
+    taken: BTreeMap<VolumeId, (VolumeId, Lsn)>,
+}
+
+#[derive(Default)]
+struct KnownVolumes {
+    /// Volumes that are mounted.
+    mounted: BTreeSet<VolumeId>,
+    /// Volumes that are, or were, mounted for writing.
+    written: BTreeSet<VolumeId>,
 }
 
 impl EpochKeeper {
-    /// Keeps epochs of `volume`, which is mounted.
-    pub(crate) fn new(cache: Cache, volume: VolumeId, every: Option<Duration>) -> EpochKeeper {
-        let schedule = Mutex::new(EpochSchedule { since: Instant::now(), taken: None });
-        let epochs = EpochKeeper { cache, volume, every, schedule, problem: Mutex::default() };
+    pub(crate) fn new(cache: Cache, every: Option<Duration>) -> EpochKeeper {
+        let schedule = Mutex::new(EpochSchedule { since: Instant::now(), taken: BTreeMap::new() });
+        let epochs =
+            EpochKeeper { cache, every, schedule, volumes: Mutex::default(), problem: Mutex::default() };
         epochs.mark_expendable();
         epochs
+    }
+
+    /// Keeps epochs of a volume that is about to be mounted, if it is writable. An epoch that is mounted is not
+    /// deleted meanwhile.
+    pub(crate) fn note_mount(&self, volume: &VolumeInfo) {
+        let mut volumes = lock(&self.volumes);
+        volumes.mounted.insert(volume.id);
+        if volume.mode == VolumeMode::Writable {
+            volumes.written.insert(volume.id);
+        }
+        drop(volumes);
+        self.mark_expendable();
+    }
+
+    /// Notes that a volume is not mounted any more.
+    pub(crate) fn note_unmount(&self, volume: VolumeId) {
+        lock(&self.volumes).mounted.remove(&volume);
+        self.mark_expendable();
     }
 
     /// Takes epochs until `serving` is false, in a thread of its own. The process need not wait for the
@@ -70,17 +98,20 @@ impl EpochKeeper {
         std::thread::Builder::new().name("epochs".into()).spawn(keep).map(drop)
     }
 
-    /// Takes the last epoch of a mount that has ended and has written everything back, if the volume has an
-    /// epoch already. It shares all its blocks with the volume.
+    /// Takes the last epochs, once everything is written back: of each volume that was mounted and has an
+    /// epoch already. They share all their blocks with the volumes.
     pub(crate) fn take_last(&self) {
-        if self.every.is_some() && !self.all().is_empty() {
-            self.take(&mut lock(&self.schedule));
+        if self.every.is_none() {
+            return;
         }
+        let written = lock(&self.volumes).written.clone();
+        let with_epoch = written.into_iter().filter(|&volume| !self.epochs_of(volume).is_empty());
+        self.take(&mut lock(&self.schedule), with_epoch);
     }
 
-    /// The part `epoch` of `weir status`.
-    pub(crate) fn report(&self) -> EpochReport {
-        let last = self.all().pop();
+    /// The part `epoch` of `weir status` for a mounted volume.
+    pub(crate) fn report(&self, volume: VolumeId) -> EpochReport {
+        let last = self.epochs_of(volume).pop();
         let age_ms = |epoch: &VolumeInfo| now().saturating_sub(epoch.created) / 1_000_000;
         EpochReport {
             every_ms: self.every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
@@ -104,48 +135,62 @@ impl EpochKeeper {
         if unreserved < space.usable() / SPARE_PART_MIN {
             *lock(&self.problem) = Some("the store is nearly full".into());
         } else {
-            self.take(&mut schedule);
+            let volumes = lock(&self.volumes);
+            let due: Vec<VolumeId> = volumes.written.intersection(&volumes.mounted).copied().collect();
+            drop(volumes);
+            self.take(&mut schedule, due);
         }
     }
 
-    /// Takes an epoch if anything has changed since the last one, and then deletes the older ones.
-    fn take(&self, schedule: &mut EpochSchedule) {
+    /// Takes an epoch of each volume, unless nothing has changed since the last ones.
+    fn take(&self, schedule: &mut EpochSchedule, volumes: impl IntoIterator<Item = VolumeId>) {
         let newest = self.cache.status().applied;
-        let mut old = self.all();
-        if schedule.taken.is_some() && schedule.taken == old.last().map(|last| (last.id, newest)) {
-            return;
-        }
-        let created = now();
-        let name = name_of(created);
-        let new = NewVolume { name: &name, mode: VolumeMode::ReadOnly, created };
-        let taken = self.cache.clone_expendable(self.volume, &new);
-        *lock(&self.problem) = taken.as_ref().err().map(ToString::to_string);
-        if let Ok(taken) = taken {
-            schedule.taken = Some((taken, newest));
-            old.drain(..).for_each(|epoch| self.delete(&epoch));
-            self.mark_expendable();
+        for volume in volumes {
+            let old = self.epochs_of(volume);
+            let last = old.last().map(|last| (last.id, newest));
+            if last.is_some() && schedule.taken.get(&volume).copied() == last {
+                continue;
+            }
+            let taken = self.take_one(volume);
+            *lock(&self.problem) = taken.as_ref().err().map(ToString::to_string);
+            if let Ok(taken) = taken {
+                schedule.taken.insert(volume, (taken, newest));
+                old.iter().for_each(|epoch| self.delete(epoch));
+                self.mark_expendable();
+            }
         }
     }
 
-    /// Lets the cache delete epochs when the store is full, those of other volumes included.
+    fn take_one(&self, volume: VolumeId) -> Result<VolumeId, CacheError> {
+        let created = now();
+        let mut name = name_of(created);
+        if self.cache.store().volumes().named(&name).is_some() {
+            name = name_with_source(created, volume);
+        }
+        self.cache.clone_expendable(volume, &NewVolume { name: &name, mode: VolumeMode::ReadOnly, created })
+    }
+
+    /// Lets the cache delete epochs when the store is full, those of volumes that are not mounted included.
     fn mark_expendable(&self) {
+        let volumes = lock(&self.volumes);
         let all = self.cache.store().volumes().describe();
-        let expendable = all.iter().filter(|volume| is_epoch(volume) && volume.id != self.volume);
+        let expendable =
+            all.iter().filter(|volume| is_epoch(volume) && !volumes.mounted.contains(&volume.id));
         self.cache.set_expendable_volumes(expendable.map(|volume| volume.id).collect());
     }
 
     fn delete(&self, epoch: &VolumeInfo) {
         match self.cache.delete_volume(epoch.id) {
-            // A user has deleted it.
-            Ok(()) | Err(CacheError::Store(StoreError::NoSuchVolume { .. })) => {}
+            // A user has deleted it, or has mounted it.
+            Ok(()) | Err(CacheError::Store(StoreError::NoSuchVolume { .. }) | CacheError::InUse { .. }) => {}
             Err(error) => {
                 *lock(&self.problem) = Some(format!("{} could not be deleted: {error}", epoch.name))
             }
         }
     }
 
-    fn all(&self) -> Vec<VolumeInfo> {
-        of_volume(self.cache.store(), self.volume)
+    fn epochs_of(&self, volume: VolumeId) -> Vec<VolumeInfo> {
+        of_volume(self.cache.store(), volume)
     }
 }
 
@@ -190,9 +235,18 @@ fn name_of(created: u64) -> String {
     format!("{PREFIX}{}", volume::rfc3339(created / 1_000_000_000))
 }
 
+/// The name of an epoch if another volume has an epoch of the same second.
+fn name_with_source(created: u64, source: VolumeId) -> String {
+    format!("{}-{source}", name_of(created))
+}
+
 /// Whether weir took the volume as an epoch. A user may have chosen such a name when that was allowed.
 pub(crate) fn is_epoch(volume: &VolumeInfo) -> bool {
-    volume.mode == VolumeMode::ReadOnly && volume.name == name_of(volume.created)
+    let is_named_so = || {
+        volume.name == name_of(volume.created)
+            || volume.from.is_some_and(|from| volume.name == name_with_source(volume.created, from))
+    };
+    volume.mode == VolumeMode::ReadOnly && is_named_so()
 }
 
 /// The epochs of a volume, the newest one last.

@@ -89,6 +89,22 @@ pub(crate) enum WeirError {
     Fs { path: PathBuf, source: FsError },
     #[error("{}: volume {volume}: {source}", path.display())]
     Volume { path: PathBuf, volume: String, source: Box<FsError> },
+    #[error("{}: volume {volume}: a crash took the ends of some of its files, which are not truncated yet", path.display())]
+    LostEnds { path: PathBuf, volume: String },
+    #[error("volume {volume} is mounted already, on {}", dir.display())]
+    VolumeMounted { volume: String, dir: PathBuf },
+    #[error(
+        "{}: volume {volume}: the running daemon {}",
+        path.display(),
+        if *read_only { "writes to the store, so it cannot mount this volume read-only" } else { "was started with --read-only" }
+    )]
+    OtherAccess { path: PathBuf, volume: String, read_only: bool },
+    #[error("--foreground: the store is mounted on {}, and its daemon mounts this volume, too", dir.display())]
+    ForegroundBesideDaemon { dir: PathBuf },
+    #[error("{option}: the store is mounted on {} with another value, which all of its mounts share", dir.display())]
+    OtherOption { dir: PathBuf, option: String },
+    #[error("{}: the daemon of this store, pid {pid}, runs in another mount namespace or root directory", path.display())]
+    OtherNamespace { path: PathBuf, pid: u32 },
     #[error("{}: lies on weir's own mount {}", path.display(), mount.display())]
     OnOwnMount { path: PathBuf, mount: PathBuf },
     #[error("{}: lies below the mount point {}", path.display(), dir.display())]
@@ -267,6 +283,29 @@ impl WeirError {
 
     fn help_about_daemon(&self) -> Option<Cow<'static, str>> {
         Some(match self {
+            WeirError::LostEnds { .. } => {
+                "unmount all volumes of the store, and mount this one first; `weir status` says why nothing is truncated".into()
+            }
+            WeirError::VolumeMounted { dir, .. } => format!(
+                "to have it in another place, too: `mount --bind {} DIR`; to move it, unmount it first",
+                shell_quoted(dir)
+            )
+            .into(),
+            WeirError::OtherAccess { read_only: true, .. } => {
+                "clone it with `weir volume clone --read-only`, and mount the clone; or unmount all volumes of the store first".into()
+            }
+            WeirError::OtherAccess { read_only: false, .. } => {
+                "mount with `--read-only`, or unmount all volumes of the store first".into()
+            }
+            WeirError::ForegroundBesideDaemon { .. } => "leave it out".into(),
+            WeirError::OtherOption { dir, .. } => format!(
+                "leave it out, or unmount all volumes of the store first; `weir status {}` shows the values",
+                shell_quoted(dir)
+            )
+            .into(),
+            WeirError::OtherNamespace { pid, .. } => {
+                format!("mount where the daemon runs: `nsenter -m -t {pid} weir mount ...`").into()
+            }
             WeirError::InUse { mount: Some(dir), .. } => format!("unmount it: `weir unmount {}`", shell_quoted(dir)).into(),
             WeirError::InUse { pid, program, .. } if program == env!("CARGO_PKG_NAME") => format!(
                 "it has no mount that you can see: after an unmount it writes everything back, and ends when no program uses its \
@@ -409,6 +448,12 @@ impl WeirError {
             WeirError::DaemonDied { .. } => "run it with `--foreground` to see its messages".into(),
             WeirError::NotMounted { .. } | WeirError::NothingMounted => "see what is mounted with `findmnt -t fuse.weir`".into(),
             WeirError::NoAnswer { .. }
+            | WeirError::LostEnds { .. }
+            | WeirError::VolumeMounted { .. }
+            | WeirError::OtherAccess { .. }
+            | WeirError::ForegroundBesideDaemon { .. }
+            | WeirError::OtherOption { .. }
+            | WeirError::OtherNamespace { .. }
             | WeirError::InUse { .. }
             | WeirError::DaemonGone { .. }
             | WeirError::DeadMount { .. }

@@ -1,10 +1,9 @@
 //! Checks whether a directory can be mounted on, before anything is written anywhere.
 
-use crate::cli::MountArgs;
 use crate::control_address::DeviceNumber;
 use crate::control_client::{WeirMount, spellings};
 use crate::error::WeirError;
-use crate::media::{StoreMedia, absolute};
+use crate::media::absolute;
 use crate::unmount::{UnmountMode, unmount};
 use host::{MountEntry, MountTable};
 use std::fs;
@@ -27,14 +26,14 @@ enum PresentMount {
 }
 
 impl MountPoint {
-    /// Checks whether `media` can be mounted on the directory that `args` name.
-    pub(crate) fn check(args: &MountArgs, media: &StoreMedia) -> Result<MountPoint, WeirError> {
-        let point = match mount_at(&args.dir)? {
-            Some(mount) => dead_mount(&mount, media)?,
-            None => MountPoint { dir: check_directory(&args.dir)?, below: PresentMount::Nothing },
+    /// Checks whether the store at `store`, an absolute path, can be mounted on `dir`.
+    pub(crate) fn check(dir: &Path, allow_other: bool, store: &Path) -> Result<MountPoint, WeirError> {
+        let point = match mount_at(dir)? {
+            Some(mount) => dead_mount(&mount, store)?,
+            None => MountPoint { dir: check_directory(dir)?, below: PresentMount::Nothing },
         };
         check_kernel()?;
-        check_permission(&point, args.allow_other)?;
+        check_permission(&point, allow_other)?;
         Ok(point)
     }
 
@@ -72,7 +71,7 @@ fn mount_at(dir: &Path) -> Result<Option<MountEntry>, WeirError> {
 }
 
 /// Accepts a mounted directory only if the mount is a dead mount of this store that the user may remove.
-fn dead_mount(mount: &MountEntry, media: &StoreMedia) -> Result<MountPoint, WeirError> {
+fn dead_mount(mount: &MountEntry, store: &Path) -> Result<MountPoint, WeirError> {
     let (dir, fs_type) = (mount.point.clone(), mount.fs_type.clone());
     let Some(found) = WeirMount::of(mount) else { return Err(WeirError::MountPointBusy { dir, fs_type }) };
     let is_dead = match found.connect().and_then(|mut daemon| daemon.request("status")) {
@@ -86,7 +85,7 @@ fn dead_mount(mount: &MountEntry, media: &StoreMedia) -> Result<MountPoint, Weir
         return Err(WeirError::MountPointBusy { dir, fs_type });
     }
     found.ensure_may_control()?;
-    if found.store == media.name {
+    if found.store == store {
         Ok(MountPoint { dir, below: PresentMount::DeadMount(found.device()) })
     } else {
         Err(WeirError::DeadMount { dir, store: found.store })

@@ -1,4 +1,4 @@
-//! Logs the problems of a mount that its administrator has to know: changes can no longer be made durable,
+//! Logs the problems of a store that its administrator has to know: changes can no longer be made durable,
 //! nothing is written back, some changes cannot be written back. Each is logged when it begins and when it
 //! ends.
 
@@ -14,13 +14,13 @@ use std::time::Duration;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Checks `cache` until `serving` is false, in a thread of its own. The process need not wait for the thread.
-pub(crate) fn start(cache: Cache, dir: PathBuf, serving: Arc<AtomicBool>) -> io::Result<()> {
+pub(crate) fn start(cache: Cache, store: PathBuf, serving: Arc<AtomicBool>) -> io::Result<()> {
     let watch = move || {
         let mut before = MountProblems::default();
         while serving.load(Ordering::Acquire) {
             let now = MountProblems::of(cache.status());
             for news in now.news_since(&before) {
-                news.log(&dir);
+                news.log(&store);
             }
             before = now;
             std::thread::sleep(INTERVAL);
@@ -55,12 +55,12 @@ enum ProblemNews {
 }
 
 impl ProblemNews {
-    fn log(&self, dir: &Path) {
-        let dir = dir.display();
+    fn log(&self, store: &Path) {
+        let store = store.display();
         match self {
-            ProblemNews::Error(text) => tracing::error!("{dir}: {text}"),
-            ProblemNews::Warning(text) => tracing::warn!("{dir}: {text}"),
-            ProblemNews::Info(text) => tracing::info!("{dir}: {text}"),
+            ProblemNews::Error(text) => tracing::error!("{store}: {text}"),
+            ProblemNews::Warning(text) => tracing::warn!("{store}: {text}"),
+            ProblemNews::Info(text) => tracing::info!("{store}: {text}"),
         }
     }
 }

@@ -1,38 +1,32 @@
 //! The daemon's reaction to SIGTERM, SIGINT and SIGHUP.
 //!
-//! | state of the mount | reaction to a signal |
+//! | state of a mount | reaction to a signal |
 //! | --- | --- |
 //! | does not exist yet | the process ends as usual; only a recovery may have written to the media |
-//! | no program uses it | the daemon unmounts it, writes everything back, and ends |
+//! | no program uses it | the daemon unmounts it |
 //! | programs use it | no other program may enter; the kernel unmounts it when the last program leaves |
-//! | programs still use it, second signal | the daemon writes all data back and ends; programs get ENOTCONN |
+//! | all are gone | the daemon writes everything back, and ends |
+//! | programs still use some, second signal | the daemon writes all data back and ends; programs get ENOTCONN |
 //! | the daemon already writes everything back | none |
 
-use crate::control_address::DeviceNumber;
 use crate::mount_point::device_of;
+use crate::mounted_volume::MountedVolume;
 use crate::storage_stack::WorkerStopper;
+use crate::store_daemon::StoreDaemon;
 use crate::unmount::{UnmountMode, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Signals that are held back until a thread watches them. A signal that ended the process before that would
 /// leave a dead mount.
 pub(crate) struct HeldSignals(Signals);
 
-/// Reacts to the signals of one mount.
+/// Reacts to the signals of a daemon.
 pub(crate) struct SignalHandler {
-    pub(crate) dir: PathBuf,
-    /// Distinguishes this daemon's mount from another mount on the same directory.
-    pub(crate) device: DeviceNumber,
+    pub(crate) daemon: Arc<StoreDaemon>,
     pub(crate) stopper: WorkerStopper,
-    /// False once requests are no longer taken.
-    pub(crate) serving: Arc<AtomicBool>,
-    /// Called before the signal handler ends the process.
-    pub(crate) before_exit: Box<dyn Fn() + Send>,
 }
 
 /// Keeps signals from ending the process.
@@ -54,34 +48,47 @@ impl HeldSignals {
 
 impl SignalHandler {
     fn leave(&self) {
-        let dir = self.dir.display();
-        if !self.serving.load(Ordering::Acquire) {
-            tracing::info!("{dir}: already writing everything back");
-        } else if !self.is_mounted() {
-            self.end();
-        } else if unmount(&self.dir, UnmountMode::WhenIdle).is_err() {
-            tracing::info!(
-                "{dir}: busy; it is unmounted when no program uses it any more, or with the next signal"
-            );
-            if let Err(why) = unmount(&self.dir, UnmountMode::Detach) {
-                tracing::warn!("{dir}: unmounting: {why}");
-            }
+        let mounts = self.daemon.mounts();
+        if mounts.is_empty() {
+            tracing::info!("{}: already writing everything back", self.daemon.stack.media.name.display());
+        } else if !mounts.iter().any(|mount| is_in_table(mount)) {
+            self.end(&mounts);
+        } else {
+            mounts.iter().filter(|mount| is_in_table(mount)).for_each(|mount| unmount_soon(mount));
         }
     }
 
-    /// Whether the mount table still has this daemon's mount on the directory.
-    fn is_mounted(&self) -> bool {
-        device_of(&self.dir).is_ok_and(|device| device == self.device)
-    }
-
-    /// Writes everything back and ends the process, although programs still use the mount.
-    fn end(&self) -> ! {
-        tracing::info!("{}: ending; programs lose the files that they have open there", self.dir.display());
+    /// Writes everything back and ends the process, although programs still use the mounts.
+    fn end(&self, mounts: &[Arc<MountedVolume>]) -> ! {
+        for mount in mounts {
+            tracing::info!(
+                "{}: ending; programs lose the files that they have open there",
+                mount.dir.display()
+            );
+        }
         let drained = self.stopper.stop_and_drain();
         if let Err(error) = &drained {
-            tracing::error!("{}: not everything was written back: {error}", self.dir.display());
+            let store = self.daemon.stack.media.name.display();
+            tracing::error!("{store}: not everything was written back: {error}");
         }
-        (self.before_exit)();
+        self.daemon.remove_empty_log();
         std::process::exit(i32::from(drained.is_err()))
+    }
+}
+
+/// Whether the mount table still has this mount on its directory, and not another one.
+fn is_in_table(mount: &MountedVolume) -> bool {
+    device_of(&mount.dir).is_ok_and(|device| device == mount.device)
+}
+
+/// Unmounts now, or when no program uses the mount any more.
+fn unmount_soon(mount: &MountedVolume) {
+    if unmount(&mount.dir, UnmountMode::WhenIdle).is_ok() {
+        return;
+    }
+    let dir = mount.dir.display();
+    tracing::info!("{dir}: busy; it is unmounted when no program uses it any more, or with the next signal");
+    if let Err(why) = unmount(&mount.dir, UnmountMode::Detach) {
+        tracing::warn!("{dir}: unmounting: {why}");
     }
 }

@@ -1,8 +1,9 @@
 //! Fills the report of `weir status`, whose fields `weir_status` declares and documents.
 
 use crate::media::path_as_utf8;
-use crate::mounted_store::{MountedStore, RequestRefusal};
+use crate::mounted_volume::MountedVolume;
 use crate::option_values::{FETCH_MODES, word_of};
+use crate::store_daemon::RequestRefusal;
 use cache::{AppendCause, AppendedBytes};
 use device::BLOCK_BYTES;
 use fuse::{CLASSED_KINDS, LatencySummary};
@@ -17,20 +18,20 @@ use weir_status::{
     StuckChangeReport, StuckReport, VolumeSpaceReport,
 };
 
-impl MountedStore {
+impl MountedVolume {
     /// The answer of `weir status`.
     pub(crate) fn status_report(&self) -> StatusReport {
-        let cache = self.stack.cache.status();
+        let cache = self.daemon.stack.cache.status();
         StatusReport {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
-            log: self.log.get().map(path_as_utf8),
+            log: self.daemon.log.get().map(path_as_utf8),
             mounted_on: path_as_utf8(&self.dir),
-            volume: self.stack.volume.name.clone(),
-            store: path_as_utf8(&self.stack.media.store),
-            buffer: path_as_utf8(&self.stack.media.buffer),
-            volatile: self.stack.media.buffer_volatile.as_ref().map(ToString::to_string),
-            incarnation: self.stack.store.incarnation().0,
+            volume: self.volume.name.clone(),
+            store: path_as_utf8(&self.daemon.stack.media.store),
+            buffer: path_as_utf8(&self.daemon.stack.media.buffer),
+            volatile: self.daemon.stack.media.buffer_volatile.as_ref().map(ToString::to_string),
+            incarnation: self.daemon.stack.store.incarnation().0,
             uptime_ms: whole_millis(self.since.elapsed()),
             start: self.start_report(),
             stuck: stuck_report(&cache),
@@ -59,27 +60,27 @@ impl MountedStore {
             buffer_log: BufferLogReport { bytes: cache.buffer_bytes, free_bytes: cache.buffer_free_bytes },
             counters: self.counters_report(),
             space: self.space_report(),
-            epoch: self.epochs.report(),
+            epoch: self.daemon.epochs.report(self.volume.id),
             latency: self.latency_report(),
             latency_by_class: self.class_latency_report(),
             slowest_ms: SlowestReport {
-                store: slowest_calls(&self.stack.disks.store.max_latency),
-                buffer: slowest_calls(&self.stack.disks.buffer.max_latency),
+                store: slowest_calls(&self.daemon.stack.disks.store.max_latency),
+                buffer: slowest_calls(&self.daemon.stack.disks.buffer.max_latency),
             },
-            lending: self.policy.lending_report(),
-            rule_shares: self.policy.share_reports(),
-            wake_up: self.front.pm_qos.report(),
+            lending: self.daemon.policy.lending_report(),
+            rule_shares: self.daemon.policy.share_reports(),
+            wake_up: self.daemon.front.pm_qos.report(),
             settings: self.settings_report(),
         }
     }
 
     fn latency_report(&self) -> BTreeMap<String, LatencyReport> {
-        let of = |kind| latency_report(&self.front.latencies.of_kind(kind));
+        let of = |kind| latency_report(&self.latencies.of_kind(kind));
         RequestKind::ALL.iter().map(|&kind| (kind.name().into(), of(kind))).collect()
     }
 
     fn class_latency_report(&self) -> BTreeMap<String, ClassLatencyReport> {
-        let of = |kind, class| Some(latency_report(&self.front.latencies.of_class(kind, class)?));
+        let of = |kind, class| Some(latency_report(&self.latencies.of_class(kind, class)?));
         let reports = CLASSED_KINDS.iter().filter_map(|&kind| {
             let critical = of(kind, RequestClass::Critical)?;
             let background = of(kind, RequestClass::Background)?;
@@ -89,25 +90,25 @@ impl MountedStore {
     }
 
     fn start_report(&self) -> StartReport {
-        let start = self.stack.start;
+        let start = self.daemon.stack.start;
         StartReport {
             store_ms: millis(start.store),
             buffer_ms: millis(start.buffer),
             media_read_ms: millis(start.media),
             media_read_bytes: bytes(start.media_blocks),
             begin_ms: millis(start.beginning),
-            metadata_ms: millis(start.metadata),
-            transactions: self.stack.cache.status().counters.replayed,
-            store_waits: start.reads.waits,
-            store_reads: start.reads.reads,
-            store_bytes: bytes(start.reads.blocks),
+            metadata_ms: millis(self.metadata_time),
+            transactions: self.daemon.stack.cache.status().counters.replayed,
+            store_waits: self.reads_at_start.waits,
+            store_reads: self.reads_at_start.reads,
+            store_bytes: bytes(self.reads_at_start.blocks),
         }
     }
 
     fn counters_report(&self) -> CountersReport {
-        let cache = self.stack.cache.status().counters;
-        let buffer = self.stack.cache.buffer().counters();
-        let store = self.stack.store.counters();
+        let cache = self.daemon.stack.cache.status().counters;
+        let buffer = self.daemon.stack.cache.buffer().counters();
+        let store = self.daemon.stack.store.counters();
         CountersReport {
             transactions: cache.transactions,
             writes_to_absent_pages: cache.writes_to_absent_pages,
@@ -164,9 +165,14 @@ impl MountedStore {
 
     /// The answer of `weir space --exact`: the space of each volume is counted.
     pub(crate) fn exact_space_report(&self) -> Result<SpaceReport, RequestRefusal> {
-        let usage =
-            self.stack.store.volumes().usage().map_err(|error| RequestRefusal::new(&error, error.help()))?;
-        let volumes = self.stack.store.volumes().describe();
+        let usage = self
+            .daemon
+            .stack
+            .store
+            .volumes()
+            .usage()
+            .map_err(|error| RequestRefusal::new(&error, error.help()))?;
+        let volumes = self.daemon.stack.store.volumes().describe();
         let name = |id| volumes.iter().find(|volume| volume.id == id).map(|volume| volume.name.clone());
         let by_volume = usage.volumes.iter().map(|volume| VolumeSpaceReport {
             name: name(volume.id),
@@ -183,7 +189,7 @@ impl MountedStore {
 
     /// The answer of `weir space`.
     pub(crate) fn space_report(&self) -> SpaceReport {
-        let store = self.stack.cache.store_without_spare();
+        let store = self.daemon.stack.cache.store_without_spare();
         let space = store.space().now();
         SpaceReport {
             total_bytes: bytes(space.total),
@@ -197,7 +203,9 @@ impl MountedStore {
             available_bytes: bytes(space.available()),
             full_below_bytes: store.space().host_fs_free_bytes_if_full(),
             reserved_bytes: bytes(space.reserved),
-            log_bytes_since_checkpoint: bytes(self.stack.store.maintenance().blocks_since_checkpoint()),
+            log_bytes_since_checkpoint: bytes(
+                self.daemon.stack.store.maintenance().blocks_since_checkpoint(),
+            ),
             data_bytes: None,
             dying_bytes: None,
             by_volume: None,
@@ -205,9 +213,9 @@ impl MountedStore {
     }
 
     fn settings_report(&self) -> SettingsReport {
-        let settings = self.stack.cache.settings();
-        let bypass_after = self.stack.cache.bypass_after();
-        let in_force = self.policy.in_force();
+        let settings = self.daemon.stack.cache.settings();
+        let bypass_after = self.daemon.stack.cache.bypass_after();
+        let in_force = self.daemon.policy.in_force();
         SettingsReport {
             fetch: word_of(FETCH_MODES, &settings.fetch).into(),
             memory_bytes_max: settings.memory_bytes_max,
@@ -221,7 +229,7 @@ impl MountedStore {
                 .filter(|&policy| *policy != BufferPolicy::Streams)
                 .map(ToString::to_string),
             rules: in_force.user_rules().map(ToString::to_string).collect(),
-            threads: self.front.threads,
+            threads: self.daemon.front.threads,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Puts the crates together: disks, store, cache, file system, and the threads that do background work.
+//! Puts the crates together: disks, store, cache, and the threads that do background work.
 
 use crate::epoch_keeper;
 use crate::error::WeirError;
@@ -9,7 +9,7 @@ use buffer::{Buffer, BufferError};
 use cache::{BackgroundTask, Cache, CacheSettings, RecoveredBuffer, StepProgress};
 use device::{BufferId, Clock, Device, Lsn, ObjectId, OverlayDevice, PageNo};
 use fs::Fs;
-use host::{CountingDevice, DiskAccess, IoCounters, ReadBusyTime, ReadCounts, SystemClock};
+use host::{CountingDevice, DiskAccess, IoCounters, ReadBusyTime, SystemClock};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,17 +24,16 @@ const FETCHERS: usize = 4;
 /// The longest time that a worker sleeps without being woken. The ages of changes are checked this often.
 const WORKER_WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// An open store and everything above it, without threads.
+/// An open store and its cache, without threads.
 pub(crate) struct StorageStack {
     pub(crate) media: StoreMedia,
     pub(crate) store: Arc<Store>,
     pub(crate) cache: Cache,
-    pub(crate) fs: Arc<Fs>,
-    /// The volume to mount.
-    pub(crate) volume: VolumeInfo,
     pub(crate) access: DiskAccess,
     pub(crate) start: StartTimes,
     pub(crate) disks: DiskAccounts,
+    /// Whether the file system of a volume is, or was, open.
+    is_fs_open: AtomicBool,
 }
 
 /// The I/O counters of both media.
@@ -52,41 +51,48 @@ pub(crate) struct StartTimes {
     pub(crate) buffer: Duration,
     /// Making a new incarnation durable on both media.
     pub(crate) beginning: Duration,
-    /// Reading the metadata of all files.
-    pub(crate) metadata: Duration,
     /// The time during which at least one of the media was being read, until both were.
     pub(crate) media: Duration,
     /// Blocks read from both media in that time.
     pub(crate) media_blocks: u64,
-    /// Reads of the store until the mount was ready.
-    pub(crate) reads: ReadCounts,
 }
 
 impl StorageStack {
-    /// Opens the volume `name` of the store on `media`. With `DiskAccess::Write` this writes to the media, with
-    /// `DiskAccess::Read` nothing ever does.
+    /// Opens the store on `media`. With `DiskAccess::Write` this writes to the media, with `DiskAccess::Read`
+    /// nothing ever does.
     pub(crate) fn open(
         media: StoreMedia,
         settings: CacheSettings,
         access: DiskAccess,
-        name: &str,
     ) -> Result<StorageStack, WeirError> {
-        let OpenedCache { store, cache, mut start, disks } =
+        let OpenedCache { store, cache, start, disks } =
             open_cache(&media, settings, access, ExpectedBuffer::LastUsed)?;
-        let volume = volume::volume_named(&store, &media.name, name)?;
-        let begun = Instant::now();
-        let fs =
-            Fs::open(Arc::new(cache.clone()), volume.id, Arc::new(SystemClock::new())).map_err(|source| {
-                WeirError::Volume {
-                    path: media.name.clone(),
-                    volume: volume.name.clone(),
-                    source: Box::new(source),
-                }
-            })?;
-        truncate_lost_ends(&media, &store, &Arc::new(cache.clone()));
-        start.metadata = begun.elapsed();
-        start.reads = disks.store.reads.snapshot();
-        Ok(StorageStack { media, store, cache, fs: Arc::new(fs), volume, access, start, disks })
+        let is_fs_open = AtomicBool::new(false);
+        Ok(StorageStack { media, store, cache, access, start, disks, is_fs_open })
+    }
+
+    /// Opens the file system in `volume`, and reads its metadata. The first call then truncates files in all other
+    /// volumes whose last bytes a crash took.
+    pub(crate) fn open_fs(&self, volume: &VolumeInfo) -> Result<Fs, WeirError> {
+        let is_first = !self.is_fs_open.swap(true, Ordering::AcqRel);
+        if !is_first && self.cache.lost_tails().iter().any(|(object, _)| object.volume == volume.id) {
+            let path = self.media.name.clone();
+            return Err(WeirError::LostEnds { path, volume: volume.name.clone() });
+        }
+        let fs = self.open_fs_in(volume)?;
+        if is_first {
+            truncate_lost_ends(&self.media, &self.store, &Arc::new(self.cache.clone()));
+        }
+        Ok(fs)
+    }
+
+    fn open_fs_in(&self, volume: &VolumeInfo) -> Result<Fs, WeirError> {
+        let opened = Fs::open(Arc::new(self.cache.clone()), volume.id, Arc::new(SystemClock::new()));
+        opened.map_err(|source| WeirError::Volume {
+            path: self.media.name.clone(),
+            volume: volume.name.clone(),
+            source: Box::new(source),
+        })
     }
 }
 

@@ -1,8 +1,8 @@
 //! `weir unmount`, and the system call behind it.
 //!
-//! The system call removes one mount point. The daemon ends with the last one. If a bind mount or another
-//! mount namespace keeps the file system in use, the command waits a little, and then names that place. The
-//! command cannot find a layer of an overlay, so it waits for the overlay to be unmounted.
+//! The system call removes one mount point. The mount ends with its last one, and the daemon with its last mount.
+//! If a bind mount or another mount namespace keeps the file system in use, the command waits a little, and then
+//! names that place. The command cannot find a layer of an overlay, so it waits for the overlay to be unmounted.
 
 use crate::byte_size::ByteSize;
 use crate::cli::DirArgs;
@@ -126,7 +126,7 @@ fn is_busy(why: &str) -> bool {
     why.contains("Device or resource busy")
 }
 
-/// A daemon that is about to end.
+/// A daemon that is about to end, or of which one mount is.
 struct EndingDaemon {
     drained: ControlClient,
     /// Connection for progress requests. It is opened early, because an unmounted daemon takes no new
@@ -149,7 +149,8 @@ impl EndingDaemon {
         Ok(EndingDaemon { drained, status: client, process })
     }
 
-    /// Waits until everything is stored and the process is gone.
+    /// Waits until everything is stored and the process is gone, or everything is durable if the daemon has other
+    /// mounts.
     fn wait(self, found: &WeirMount) -> Result<(), WeirError> {
         let EndingDaemon { mut drained, mut status, process } = self;
         let (mut before, mut told) = (None, false);
@@ -174,7 +175,7 @@ impl EndingDaemon {
         };
         // The daemon waits for its clients to disconnect. Its media are free only when its process has ended.
         drop((drained, status));
-        while !is_gone_within(&process, TELL_EVERY) {
+        while reply["ends_process"] != false && !is_gone_within(&process, TELL_EVERY) {
             tracing::info!("waiting for the daemon to end");
         }
         match reply["not_drained"].as_str() {

@@ -6,14 +6,14 @@ use crate::cli::{
 use crate::control_client::WeirMount;
 use crate::epoch_keeper;
 use crate::error::WeirError;
-use crate::media::{self, StoreMedia, store_of};
+use crate::media::{self, StoreMedia};
 use crate::storage_stack;
 use cache::Cache;
 use device::{Clock, OverlayDevice};
 use fs::{CallerCredentials, Fs};
 use host::{DiskAccess, HostDisk, SystemClock, random_bytes};
 use serde_json::{Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{MAIN_VOLUME_NAME, NewVolume, Store, VolumeId, VolumeInfo, VolumeMode};
 
@@ -97,12 +97,13 @@ fn clone(args: &VolumeCloneArgs) -> Result<(), WeirError> {
 }
 
 fn list(args: &VolumeListArgs) -> Result<(), WeirError> {
+    let of_mount = |found: WeirMount| Ok(found.connect()?.request("volume_list")?["volumes"].take());
     let volumes = match WeirMount::at(&args.path) {
-        Ok(found) => found.connect()?.request("volume_list")?["volumes"].take(),
-        Err(_) => {
-            let disk = media::open_store(&args.path, DiskAccess::Read)?;
-            volumes_to_json(&open_overlay(&args.path, disk)?.volumes().describe(), None)
-        }
+        Ok(found) => of_mount(found)?,
+        Err(_) => match media::open_store(&args.path, DiskAccess::Read) {
+            Err(WeirError::InUse { mount: Some(dir), .. }) => of_mount(WeirMount::at(&dir)?)?,
+            opened => volumes_to_json(&open_overlay(&args.path, opened?)?.volumes().describe(), |_| None),
+        },
     };
     if args.json {
         println!("{volumes:#}");
@@ -118,11 +119,6 @@ fn open_overlay(path: &Path, disk: HostDisk) -> Result<Store, WeirError> {
         .map_err(|source| WeirError::Store { path: path.into(), source })
 }
 
-/// The volume `name` of the store at `path`.
-pub(crate) fn find_volume(path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
-    volume_named(&open_overlay(path, media::open(&store_of(path)?, DiskAccess::Read)?)?, path, name)
-}
-
 /// The volume `name`, or an error that lists the volumes.
 pub(crate) fn volume_named(store: &Store, path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
     store.volumes().named(name).ok_or_else(|| {
@@ -132,19 +128,26 @@ pub(crate) fn volume_named(store: &Store, path: &Path, name: &str) -> Result<Vol
 }
 
 /// The volumes as `weir volume list --json` prints them.
-pub(crate) fn volumes_to_json(volumes: &[VolumeInfo], mounted: Option<VolumeId>) -> Value {
+///
+/// `dir_of` returns where a volume is mounted.
+pub(crate) fn volumes_to_json(
+    volumes: &[VolumeInfo],
+    dir_of: impl Fn(&VolumeInfo) -> Option<PathBuf>,
+) -> Value {
     let name_of = |id: VolumeId| match volumes.iter().find(|volume| volume.id == id) {
         Some(volume) => volume.name.clone(),
         None => format!("#{id}"),
     };
     let describe = |volume: &VolumeInfo| {
+        let dir = dir_of(volume);
         json!({
             "name": volume.name,
             "number": volume.id.0,
             "read_only": volume.mode == VolumeMode::ReadOnly,
             "created": (volume.created > 0).then(|| rfc3339(volume.created / 1_000_000_000)),
             "from": volume.from.map(name_of),
-            "mounted": mounted == Some(volume.id),
+            "mounted": dir.is_some(),
+            "mounted_on": dir.map(media::path_as_utf8),
         })
     };
     volumes.iter().map(describe).collect()
@@ -156,7 +159,8 @@ fn print(volumes: &Value) {
     println!("{:width$}  {:10}  {:20}  FROM", "NAME", "MODE", "CREATED");
     for volume in volumes {
         let mode = if volume["read_only"] == true { "read-only" } else { "writable" };
-        let mounted = if volume["mounted"] == true { "  (mounted)" } else { "" };
+        let mounted =
+            volume["mounted_on"].as_str().map_or(String::new(), |dir| format!("  (mounted on {dir})"));
         let name = text(&volume["name"]);
         let created = text(&volume["created"]);
         let from = text(&volume["from"]);

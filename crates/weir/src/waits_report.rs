@@ -1,11 +1,11 @@
 //! Fills the report of `weir why`, whose fields `weir_status` declares and documents.
 
-use crate::mounted_store::{MountedStore, RequestRefusal};
+use crate::mounted_volume::MountedVolume;
 use crate::status_report::{millis, whole_millis};
+use crate::store_daemon::RequestRefusal;
 use cache::{RequestWait, RequestWaits, WaitCause};
 use device::Clock;
-use fs::Ino;
-use host::{SystemClock, shell_quoted};
+use host::SystemClock;
 use request::Origin;
 use std::time::Duration;
 use weir_status::{WaitReport, WaitsReport};
@@ -13,19 +13,19 @@ use weir_status::{WaitReport, WaitsReport};
 /// The most requests that are reported of those that wait now.
 const WAITING_MAX: usize = 256;
 
-impl MountedStore {
+impl MountedVolume {
     /// The answer of `weir why`. `path`, from the mount's root, limits it to requests to one file or directory; an
     /// empty path does not.
     pub(crate) fn waits_report(&self, path: &str) -> Result<WaitsReport, RequestRefusal> {
         let file = if path.is_empty() { None } else { Some(self.inode_at(path)?) };
         let is_wanted = |wait: &RequestWait| file.is_none_or(|file| wait.origin.file == file.0);
-        let RequestWaits { now, mut waiting, mut ended } = self.stack.cache.waits();
+        let RequestWaits { now, mut waiting, mut ended } = self.daemon.stack.cache.waits();
         waiting.retain(is_wanted);
         waiting.sort_by_key(|wait| wait.since);
         waiting.truncate(WAITING_MAX);
         ended.retain(|ended| is_wanted(&ended.wait));
         let path = file.map(|_| self.dir.join(path).to_string_lossy().into_owned());
-        let in_force = self.policy.in_force();
+        let in_force = self.daemon.policy.in_force();
         let report = |wait: &RequestWait, took| {
             let Origin { task, rule, class, kind, file, logs_at_once: _ } = wait.origin;
             let age = now.saturating_sub(wait.since);
@@ -47,18 +47,6 @@ impl MountedStore {
         Ok(WaitsReport {
             waiting: waiting.iter().map(|wait| report(wait, now.saturating_sub(wait.since))).collect(),
             ended: ended.iter().rev().map(|ended| report(&ended.wait, ended.took)).collect(),
-        })
-    }
-
-    /// The file or directory at a path from the mount's root. Links are not followed.
-    pub(crate) fn inode_at(&self, path: &str) -> Result<Ino, RequestRefusal> {
-        path.split('/').filter(|name| !name.is_empty()).try_fold(Ino::ROOT, |directory, name| {
-            let found = self.stack.fs.lookup(directory, name.as_bytes());
-            found.map(|found| found.ino).map_err(|error| {
-                let (dir, at) = (&self.dir, self.dir.join(path));
-                let help = format!("`weir why {}` shows the waits of all files", shell_quoted(dir));
-                RequestRefusal::new(&format!("{}: {error}", at.display()), Some(help.into()))
-            })
         })
     }
 }

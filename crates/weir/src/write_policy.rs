@@ -1,4 +1,4 @@
-//! Which writes bypass the buffer, and for whom: the store's data mode, and the policy of this mount.
+//! Which writes bypass the buffer, and for whom: the store's data mode, and the policy of its mounts.
 
 use crate::assigned_classes::AssignedClasses;
 use crate::error::WeirError;
@@ -46,7 +46,7 @@ impl PolicyChoice {
     }
 }
 
-/// What a mount does under the policy `none`: only streams bypass the buffer.
+/// What mounts do under the policy `none`: only streams bypass the buffer.
 pub(crate) struct StreamSettings {
     /// Bytes of sequential writes after which a file bypasses the buffer in data mode `ordered`.
     pub(crate) bypass_after: u64,
@@ -54,20 +54,30 @@ pub(crate) struct StreamSettings {
     pub(crate) sync_log_bytes_max: u64,
 }
 
-/// Data mode and policy, and what follows them.
+/// Data mode and policy, which all mounts of the store share, and what follows them.
 pub(crate) struct WritePolicy {
     cache: Cache,
+    assigned_classes: Arc<AssignedClasses>,
+    lending: Arc<LendingCounters>,
+    streams: StreamSettings,
+    /// Held for a whole change, which may wait for devices. Locked before the others, which are never held
+    /// together.
+    changing: Mutex<()>,
+    /// Held for moments.
+    in_force: Mutex<PolicyInForce>,
+    /// Held while the names of all files are looked at.
+    mounts: Mutex<Vec<MountRules>>,
+}
+
+/// The rules in force for one mount: those that hold for its files, and for the programs that use it.
+struct MountRules {
     fs: Fs,
     /// Where the file system is, or will be, mounted.
     dir: PathBuf,
     classes: Arc<RequestClasses>,
-    assigned_classes: Arc<AssignedClasses>,
-    lending: Arc<LendingCounters>,
-    streams: StreamSettings,
-    /// Held for a whole change, which may wait for devices.
-    changing: Mutex<()>,
-    /// Held for moments.
-    in_force: Mutex<PolicyInForce>,
+    /// Ends the thread that keeps the rules of tasks and files when it is dropped.
+    rule_keeper: Option<Sender<()>>,
+    lender: Option<LenderThread>,
 }
 
 /// What is in force now.
@@ -76,9 +86,6 @@ pub(crate) struct PolicyInForce {
     choice: PolicyChoice,
     rules: Arc<RuleSet>,
     rules_since: Instant,
-    /// Ends the thread that keeps the rules of tasks and files when it is dropped.
-    _rule_keeper: Option<Sender<()>>,
-    _lender: Option<LenderThread>,
 }
 
 impl PolicyInForce {
@@ -110,10 +117,9 @@ impl PolicyInForce {
 }
 
 impl WritePolicy {
-    /// Puts data mode and policy in force for the mount on `dir`.
+    /// Puts data mode and policy in force for all mounts of the store.
     pub(crate) fn new(
-        (cache, fs): (Cache, Fs),
-        dir: PathBuf,
+        cache: Cache,
         streams: StreamSettings,
         data: DataMode,
         choice: PolicyChoice,
@@ -123,27 +129,37 @@ impl WritePolicy {
             choice: PolicyChoice::default(),
             rules: Arc::default(),
             rules_since: Instant::now(),
-            _rule_keeper: None,
-            _lender: None,
         };
         let policy = WritePolicy {
             cache,
-            fs,
-            dir,
-            classes: Arc::default(),
             assigned_classes: Arc::default(),
             lending: Arc::default(),
             streams,
             changing: Mutex::default(),
             in_force: Mutex::new(in_force),
+            mounts: Mutex::default(),
         };
         policy.apply(choice);
         policy
     }
 
-    /// The rules in force, for the server.
-    pub(crate) fn classes(&self) -> Arc<RequestClasses> {
-        self.classes.clone()
+    /// Puts the rules in force for a mount that is about to be made on `dir`. Returns them for its server.
+    pub(crate) fn add_mount(&self, fs: Fs, dir: PathBuf) -> Arc<RequestClasses> {
+        let _turn = self.begin_change();
+        let classes = Arc::<RequestClasses>::default();
+        let mut mount = MountRules { fs, dir, classes: classes.clone(), rule_keeper: None, lender: None };
+        let (rules, level) = {
+            let in_force = self.in_force();
+            (in_force.rules.clone(), in_force.policy().lending_level())
+        };
+        self.start_rules(&mut mount, &rules, level);
+        self.mounts().push(mount);
+        classes
+    }
+
+    /// Ends what was begun for the mount on `dir`, which is gone.
+    pub(crate) fn remove_mount(&self, dir: &Path) {
+        self.mounts().retain(|mount| mount.dir != dir);
     }
 
     /// The classes of running processes, which outlast a change of the policy.
@@ -158,13 +174,13 @@ impl WritePolicy {
 
     /// The policy, and its rules with the threads for which each holds.
     pub(crate) fn rules_in_force(&self) -> Value {
+        let counts: Vec<_> = self.mounts().iter().map(|mount| mount.classes.tasks_by_rule()).collect();
         let in_force = self.in_force();
-        let threads = self.classes.tasks_by_rule();
         let beyond_share = in_force.rules.beyond_share();
         let rule = |(index, rule): (usize, &ClassRule)| {
             json!({
                 "rule": rule.to_string(),
-                "threads": threads[index],
+                "threads": counts.iter().map(|threads| threads[index]).sum::<u64>(),
                 "is_beyond_share": beyond_share.contains(index),
             })
         };
@@ -180,6 +196,10 @@ impl WritePolicy {
     /// The data mode, the policy and the rules in force.
     pub(crate) fn in_force(&self) -> MutexGuard<'_, PolicyInForce> {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn mounts(&self) -> MutexGuard<'_, Vec<MountRules>> {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn begin_change(&self) -> MutexGuard<'_, ()> {
@@ -228,26 +248,26 @@ impl WritePolicy {
         let rules = Arc::new(choice.policy.rules_in_force(choice.rules.clone()));
         let lending_level = choice.policy.lending_level();
         // Masks of two rule sets must not meet.
-        self.classes.clear();
+        self.mounts().iter_mut().for_each(MountRules::clear);
         {
             let mut in_force = self.in_force();
             in_force.choice = choice;
             in_force.rules = rules.clone();
             in_force.rules_since = Instant::now();
-            in_force._lender = None;
-            in_force._rule_keeper = None;
             self.set_cache(&in_force);
         }
         self.cache.set_rules(rules.clone());
+        self.mounts().iter_mut().for_each(|mount| self.start_rules(mount, &rules, lending_level));
+    }
+
+    /// Puts rules in force for a mount that has none.
+    fn start_rules(&self, mount: &mut MountRules, rules: &Arc<RuleSet>, level: LendingLevel) {
         // Looks at every name if rules are about files.
-        self.fs.set_rules(rules.clone());
+        mount.fs.set_rules(rules.clone());
         if !rules.rules().is_empty() {
-            let background = (lending_level != LendingLevel::None).then(Arc::default);
-            let rule_keeper = self.keep_rules(rules, background.clone());
-            let lender = background.and_then(|requests| self.lend(lending_level, requests));
-            let mut in_force = self.in_force();
-            in_force._rule_keeper = rule_keeper;
-            in_force._lender = lender;
+            let background = (level != LendingLevel::None).then(Arc::default);
+            mount.rule_keeper = self.keep_rules(mount, rules.clone(), background.clone());
+            mount.lender = background.and_then(|requests| self.lend(mount, level, requests));
         }
     }
 
@@ -255,11 +275,12 @@ impl WritePolicy {
     /// ends when the result is dropped.
     fn keep_rules(
         &self,
+        mount: &MountRules,
         rules: Arc<RuleSet>,
         background: Option<Arc<BackgroundRequests>>,
     ) -> Option<Sender<()>> {
-        let mut tasks = self.classes.set_rules(rules.clone(), background);
-        let fs = self.fs.clone();
+        let mut tasks = mount.classes.set_rules(rules.clone(), background);
+        let fs = mount.fs.clone();
         let (keeper, stop) = channel();
         let assigned_classes = self.assigned_classes.clone();
         let mut read_task = move |task| {
@@ -282,12 +303,17 @@ impl WritePolicy {
         started.is_ok().then_some(keeper)
     }
 
-    fn lend(&self, level: LendingLevel, requests: Arc<BackgroundRequests>) -> Option<LenderThread> {
+    fn lend(
+        &self,
+        mount: &MountRules,
+        level: LendingLevel,
+        requests: Arc<BackgroundRequests>,
+    ) -> Option<LenderThread> {
         let mount = LendingMount {
             cache: Cache::clone(&self.cache),
-            fs: self.fs.clone(),
-            classes: self.classes.clone(),
-            dir: self.dir.clone(),
+            fs: mount.fs.clone(),
+            classes: mount.classes.clone(),
+            dir: mount.dir.clone(),
         };
         LenderThread::start(mount, level, requests, self.lending.clone())
             .inspect_err(|error| tracing::warn!("nothing is lent to background programs: {error}"))
@@ -311,6 +337,15 @@ impl WritePolicy {
     }
 }
 
+impl MountRules {
+    /// Puts no rules in force.
+    fn clear(&mut self) {
+        self.classes.clear();
+        self.lender = None;
+        self.rule_keeper = None;
+    }
+}
+
 fn share_report(share: RuleShare) -> RuleShareReport {
     let RuleShare { rule, share_percent, bytes, is_beyond } = share;
     RuleShareReport { rule: rule.to_string(), share_percent, bytes, is_beyond }
@@ -328,8 +363,6 @@ mod tests {
             choice: PolicyChoice::default(),
             rules: Arc::new(RuleSet::parse("background").expect("a rule")),
             rules_since: Instant::now() - 60 * second,
-            _rule_keeper: None,
-            _lender: None,
         };
         assert!(in_force.rule_since(0, 59 * second).is_some());
         assert!(in_force.rule_since(0, 3600 * second).is_none());

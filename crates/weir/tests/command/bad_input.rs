@@ -273,7 +273,10 @@ fn a_store_that_is_mounted_is_refused_and_a_busy_mount_point_too() {
     let mounted = sandbox.mount();
     let second = sandbox.path("second");
     fs::create_dir(&second).expect("a directory");
-    assert_says(&fails(weir().arg("mount").arg(sandbox.store()).arg(&second)), "in use");
+    assert_says(
+        &fails(weir().arg("mount").arg(sandbox.store()).arg(&second)),
+        "volume main is mounted already",
+    );
     assert_says(&fails(weir().arg("mount").arg(sandbox.store()).arg(mounted.dir())), "mount point already");
     assert_says(&fails(weir().args(["format", "--force"]).arg(sandbox.store())), "in use");
     fs::write(mounted.path("file"), b"still works").expect("the first mount is unharmed");

@@ -15,6 +15,7 @@ mod owners;
 mod private;
 mod replace_buffer;
 mod rules;
+mod several_mounts;
 mod sparse;
 mod trace;
 mod tune;

@@ -1,0 +1,138 @@
+//! A mounted volume: what its clients can ask for, except its [status](crate::status_report).
+
+use crate::control_address::DeviceNumber;
+use crate::epoch_keeper;
+use crate::store_daemon::{RequestRefusal, StoreDaemon, millis};
+use crate::write_policy::PolicyChoice;
+use device::Clock;
+use fs::{Fs, Ino};
+use fuse::RequestLatencies;
+use host::{ReadCounts, SystemClock, shell_quoted};
+use request::RuleSet;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use store::{NewVolume, VolumeInfo, VolumeMode};
+
+/// A mounted volume, as its control socket sees it.
+pub(crate) struct MountedVolume {
+    pub(crate) daemon: Arc<StoreDaemon>,
+    pub(crate) dir: PathBuf,
+    pub(crate) device: DeviceNumber,
+    pub(crate) volume: VolumeInfo,
+    pub(crate) latencies: Arc<RequestLatencies>,
+    pub(crate) since: Instant,
+    /// How long reading the metadata took.
+    pub(crate) metadata_time: Duration,
+    /// Reads of the store until the mount was ready.
+    pub(crate) reads_at_start: ReadCounts,
+    /// `None` once the volume is not mounted any more.
+    fs: Mutex<Option<Fs>>,
+    /// `None` until everything is stored, or could not be written back. Set once.
+    end: Mutex<Option<MountEnd>>,
+    end_set: Condvar,
+}
+
+/// How a mount ended.
+#[derive(Debug, Clone)]
+pub(crate) struct MountEnd {
+    /// Why not everything was written back, or made durable if other volumes are still mounted.
+    pub(crate) written_back: Result<(), String>,
+    /// Whether the process ends with the mount, because no other volume is mounted.
+    pub(crate) ends_process: bool,
+}
+
+impl MountedVolume {
+    pub(crate) fn new(
+        daemon: Arc<StoreDaemon>,
+        (dir, device): (PathBuf, DeviceNumber),
+        (volume, fs): (VolumeInfo, Fs),
+        latencies: Arc<RequestLatencies>,
+        (metadata_time, reads_at_start): (Duration, ReadCounts),
+    ) -> MountedVolume {
+        MountedVolume {
+            daemon,
+            dir,
+            device,
+            volume,
+            latencies,
+            since: Instant::now(),
+            metadata_time,
+            reads_at_start,
+            fs: Mutex::new(Some(fs)),
+            end: Mutex::new(None),
+            end_set: Condvar::new(),
+        }
+    }
+
+    /// The file system; `None` once the volume is not mounted any more.
+    fn fs(&self) -> Option<Fs> {
+        lock(&self.fs).clone()
+    }
+
+    /// Gives up the file system, after the mount is gone.
+    pub(crate) fn drop_fs(&self) {
+        if let Some(fs) = lock(&self.fs).take() {
+            fs.free_forgotten();
+        }
+    }
+
+    /// The user who owns the root directory, and so decides about the files in the mount.
+    pub(crate) fn owner_of_files(&self) -> Option<u32> {
+        self.fs()?.attributes(Ino::ROOT).ok().map(|root| root.uid)
+    }
+
+    /// Notes how the mount ended, and wakes the clients that wait for it.
+    pub(crate) fn set_end(&self, end: MountEnd) {
+        *lock(&self.end) = Some(end);
+        self.end_set.notify_all();
+    }
+
+    /// Waits for [`set_end`](MountedVolume::set_end).
+    pub(crate) fn wait_for_end(&self) -> MountEnd {
+        let end = self.end_set.wait_while(lock(&self.end), |end| end.is_none());
+        end.unwrap_or_else(PoisonError::into_inner).clone().expect("waited for it")
+    }
+
+    /// Clones the mounted volume. Returns the name of its source and the milliseconds that it took.
+    pub(crate) fn clone_volume(&self, name: &str, read_only: bool) -> Result<Value, RequestRefusal> {
+        self.daemon.refuse_read_only()?;
+        epoch_keeper::ensure_not_reserved(name).map_err(|error| RequestRefusal::new(&error, error.help()))?;
+        let mode = if read_only { VolumeMode::ReadOnly } else { VolumeMode::Writable };
+        let begun = Instant::now();
+        let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
+        let new = NewVolume { name, mode, created };
+        let cloned = self.daemon.stack.cache.clone_volume(self.volume.id, &new);
+        cloned.map_err(|error| RequestRefusal::new(&error, error.help()))?;
+        Ok(json!({ "from": self.volume.name, "ms": millis(begun.elapsed()) }))
+    }
+
+    /// Changes the policy of the store. Returns whether this mount lacks the file that the policy names.
+    pub(crate) fn set_policy(&self, policy: &str, rules: &str) -> Result<bool, RequestRefusal> {
+        let is_missing = policy.strip_prefix("file=").is_some_and(|path| self.inode_at(path).is_err());
+        let policy = policy.parse().map_err(|why: String| RequestRefusal::new(&why, None))?;
+        let rules = RuleSet::parse(rules).map_err(|errors| RequestRefusal::new(&errors[0], None))?;
+        self.daemon.policy.set_choice(PolicyChoice { policy, rules }, || self.daemon.sync())?;
+        Ok(is_missing)
+    }
+
+    /// The file or directory at a path from the mount's root. Links are not followed.
+    pub(crate) fn inode_at(&self, path: &str) -> Result<Ino, RequestRefusal> {
+        let Some(fs) = self.fs() else {
+            return Err(RequestRefusal::new(&format!("{}: not mounted any more", self.dir.display()), None));
+        };
+        path.split('/').filter(|name| !name.is_empty()).try_fold(Ino::ROOT, |directory, name| {
+            let found = fs.lookup(directory, name.as_bytes());
+            found.map(|found| found.ino).map_err(|error| {
+                let (dir, at) = (&self.dir, self.dir.join(path));
+                let help = format!("`weir why {}` shows the waits of all files", shell_quoted(dir));
+                RequestRefusal::new(&format!("{}: {error}", at.display()), Some(help.into()))
+            })
+        })
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,437 @@
+//! The daemon of a store: the open store, what serves it, and its mounts. One process has one.
+
+use crate::assigned_classes::AssignedClasses;
+use crate::control_server::ControlServer;
+use crate::epoch_keeper::EpochKeeper;
+use crate::error::WeirError;
+use crate::log_files;
+use crate::media::FS_TYPE;
+use crate::mount_point::{MountPoint, device_of};
+use crate::mounted_volume::{MountEnd, MountedVolume};
+use crate::pm_qos::PmQos;
+use crate::storage_stack::StorageStack;
+use crate::volume;
+use crate::write_policy::WritePolicy;
+use cache::Cache;
+use device::BLOCK_BYTES;
+use fuse::{FuseServer, FuseSession, KernelCachePolicy, MountOptions, RequestCounter, RequestLatencies};
+use host::{DiskAccess, shell_quoted};
+use request::RequestClass;
+use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use store::{DataMode, VolumeInfo, VolumeMode};
+
+/// Blocks that one request scrubs: 4 MiB, so that the client can limit the rate.
+const SCRUB_BLOCKS: u64 = 1024;
+
+/// The time between two looks whether the operations of an unmounted volume have ended.
+const CLOSE_STEP: Duration = Duration::from_millis(2);
+
+/// Where a scrub continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ScrubFrom {
+    Start,
+    LastPosition,
+}
+
+/// Why the daemon refuses a request, and what the user can do next.
+pub(crate) struct RequestRefusal {
+    pub(crate) why: String,
+    pub(crate) help: Option<String>,
+}
+
+impl RequestRefusal {
+    pub(crate) fn new(why: &dyn Display, help: Option<Cow<'static, str>>) -> RequestRefusal {
+        RequestRefusal { why: why.to_string(), help: help.map(Cow::into_owned) }
+    }
+}
+
+impl From<WeirError> for RequestRefusal {
+    fn from(error: WeirError) -> RequestRefusal {
+        RequestRefusal::new(&error, error.help())
+    }
+}
+
+/// How the daemon takes the kernel's requests: the same for all mounts.
+pub(crate) struct FrontEnd {
+    pub(crate) pm_qos: Arc<PmQos>,
+    /// Counts the requests of all mounts.
+    pub(crate) traffic: Arc<RequestCounter>,
+    /// Threads of each mount.
+    pub(crate) threads: u8,
+    pub(crate) kernel_cache: KernelCachePolicy,
+}
+
+/// A mount that is to be made.
+pub(crate) struct NewMount {
+    pub(crate) point: MountPoint,
+    /// The name of the volume.
+    pub(crate) volume: String,
+    pub(crate) allow_other: bool,
+    /// Whether the user asks for it, whatever the volume's mode.
+    pub(crate) read_only: bool,
+}
+
+/// The daemon of a store.
+pub(crate) struct StoreDaemon {
+    pub(crate) stack: StorageStack,
+    pub(crate) policy: WritePolicy,
+    pub(crate) epochs: Arc<EpochKeeper>,
+    pub(crate) front: FrontEnd,
+    /// The file for messages of a daemon in the background.
+    pub(crate) log: OnceLock<PathBuf>,
+    /// Held while a mount is made. Locked before `mounts`.
+    mounting: Mutex<()>,
+    /// Held for moments.
+    mounts: Mutex<MountList>,
+    mounts_changed: Condvar,
+}
+
+/// The mounts of a daemon. It ends when none is left.
+#[derive(Default)]
+struct MountList {
+    serving: Vec<Arc<MountedVolume>>,
+    /// Mounts that are gone, and whose operations end while others serve.
+    closing: Vec<Arc<MountedVolume>>,
+    /// Whether a mount is being made.
+    is_mounting: bool,
+    /// No mount is left, and none will be made.
+    is_ending: bool,
+    /// The mount with which the daemon ends.
+    last: Option<EndedMount>,
+}
+
+/// A mount that the kernel has removed.
+pub(crate) struct EndedMount {
+    pub(crate) mounted: Arc<MountedVolume>,
+    pub(crate) control: ControlServer,
+    /// The error of the front end, if it ended with one.
+    pub(crate) outcome: io::Result<()>,
+}
+
+impl StoreDaemon {
+    pub(crate) fn new(
+        stack: StorageStack,
+        policy: WritePolicy,
+        epochs: Arc<EpochKeeper>,
+        front: FrontEnd,
+    ) -> StoreDaemon {
+        StoreDaemon {
+            stack,
+            policy,
+            epochs,
+            front,
+            log: OnceLock::new(),
+            mounting: Mutex::default(),
+            mounts: Mutex::default(),
+            mounts_changed: Condvar::new(),
+        }
+    }
+
+    /// The cache, for threads that watch it.
+    pub(crate) fn cache(&self) -> Cache {
+        Cache::clone(&self.stack.cache)
+    }
+
+    /// The volumes that are mounted, in the order of their mounts.
+    pub(crate) fn mounts(&self) -> Vec<Arc<MountedVolume>> {
+        self.mount_list().serving.clone()
+    }
+
+    /// Mounts a volume, and serves it in a thread of its own. Returns `None` if the daemon is ending.
+    pub(crate) fn mount(
+        self: &Arc<StoreDaemon>,
+        new: &NewMount,
+    ) -> Result<Option<Arc<MountedVolume>>, WeirError> {
+        let _turn = self.mounting.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let mut mounts = self.mount_list();
+            if mounts.is_ending {
+                return Ok(None);
+            }
+            mounts.is_mounting = true;
+        }
+        let made = self.make_mount(new);
+        let mut mounts = self.mount_list();
+        mounts.is_mounting = false;
+        if let Ok((mounted, ..)) = &made {
+            mounts.serving.push(mounted.clone());
+        }
+        // All others may have ended meanwhile.
+        mounts.is_ending |= mounts.serving.is_empty();
+        drop(mounts);
+        self.mounts_changed.notify_all();
+        let (mounted, session, control) = made?;
+        let (daemon, served) = (self.clone(), mounted.clone());
+        let serve = move || daemon.serve(served, session, control);
+        std::thread::Builder::new()
+            .name("mount".into())
+            .spawn(serve)
+            .map_err(|source| WeirError::Spawn { source })?;
+        Ok(Some(mounted))
+    }
+
+    fn make_mount(
+        self: &Arc<StoreDaemon>,
+        new: &NewMount,
+    ) -> Result<(Arc<MountedVolume>, FuseSession, ControlServer), WeirError> {
+        let media = &self.stack.media;
+        let dir = &new.point.dir;
+        media.ensure_not_below_mount_point(dir)?;
+        let volume = volume::volume_named(&self.stack.store, &media.name, &new.volume)?;
+        self.ensure_not_mounted(&volume)?;
+        if self.mounts().iter().any(|mounted| mounted.dir == *dir) {
+            return Err(WeirError::MountPointBusy { dir: dir.clone(), fs_type: FS_TYPE.into() });
+        }
+        if volume.mode == VolumeMode::Writable && new.read_only != (self.stack.access == DiskAccess::Read) {
+            let path = media.name.clone();
+            return Err(WeirError::OtherAccess { path, volume: volume.name, read_only: new.read_only });
+        }
+        self.epochs.note_mount(&volume);
+        let made = self.mount_volume(new, &volume);
+        if made.is_err() {
+            self.policy.remove_mount(dir);
+            self.epochs.note_unmount(volume.id);
+        }
+        made
+    }
+
+    fn mount_volume(
+        self: &Arc<StoreDaemon>,
+        new: &NewMount,
+        volume: &VolumeInfo,
+    ) -> Result<(Arc<MountedVolume>, FuseSession, ControlServer), WeirError> {
+        let dir = &new.point.dir;
+        let begun = Instant::now();
+        let fs = self.stack.open_fs(volume)?;
+        let metadata_time = begun.elapsed();
+        let latencies = Arc::new(RequestLatencies::default());
+        let server = FuseServer::new(
+            &fs,
+            latencies.clone(),
+            self.front.traffic.clone(),
+            self.policy.add_mount(fs.clone(), dir.clone()),
+            self.front.kernel_cache,
+        );
+        let options = MountOptions {
+            source: self.stack.media.name.display().to_string(),
+            allow_other: new.allow_other,
+            read_only: volume.mode == VolumeMode::ReadOnly || self.stack.access == DiskAccess::Read,
+            threads: usize::from(self.front.threads),
+        };
+        new.point.clear()?;
+        let session = fuse::mount(server, dir, &options)
+            .map_err(|source| WeirError::MountFailed { dir: dir.clone(), source })?;
+        let device = device_of(dir)?;
+        let reads = self.stack.disks.store.reads.snapshot();
+        let mounted = MountedVolume::new(
+            self.clone(),
+            (dir.clone(), device),
+            (volume.clone(), fs),
+            latencies,
+            (metadata_time, reads),
+        );
+        let mounted = Arc::new(mounted);
+        let control = ControlServer::start(mounted.clone(), device)?;
+        Ok((mounted, session, control))
+    }
+
+    fn ensure_not_mounted(&self, volume: &VolumeInfo) -> Result<(), WeirError> {
+        let mounts = self.mount_list();
+        let mut all = mounts.serving.iter().chain(&mounts.closing);
+        match all.find(|mounted| mounted.volume.id == volume.id) {
+            Some(mounted) => {
+                Err(WeirError::VolumeMounted { volume: volume.name.clone(), dir: mounted.dir.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Serves a mount until the kernel has removed it. The daemon ends with the last mount; any other is
+    /// closed, which is a sync.
+    fn serve(&self, mounted: Arc<MountedVolume>, session: FuseSession, control: ControlServer) {
+        let outcome = session.run();
+        control.stop_accepting();
+        let mut mounts = self.mount_list();
+        mounts.serving.retain(|other| !Arc::ptr_eq(other, &mounted));
+        if mounts.serving.is_empty() && !mounts.is_mounting {
+            mounts.is_ending = true;
+            mounts.last = Some(EndedMount { mounted, control, outcome });
+            drop(mounts);
+            return self.mounts_changed.notify_all();
+        }
+        mounts.closing.push(mounted.clone());
+        drop(mounts);
+        if let Err(error) = outcome {
+            tracing::error!("{}: {error}", mounted.dir.display());
+        }
+        let written_back = self.close(&mounted).map_err(|refusal| refusal.why);
+        self.mount_list().closing.retain(|other| !Arc::ptr_eq(other, &mounted));
+        self.mounts_changed.notify_all();
+        mounted.set_end(MountEnd { written_back, ends_process: false });
+        control.close();
+    }
+
+    /// Ends what a mount began, and makes all of its changes durable. Afterwards the volume may be mounted again.
+    fn close(&self, mounted: &MountedVolume) -> Result<(), RequestRefusal> {
+        self.policy.remove_mount(&mounted.dir);
+        mounted.drop_fs();
+        // Operations may still wait for space. A second file system beside them would not know their changes.
+        while self.stack.cache.is_volume_in_use(mounted.volume.id) {
+            std::thread::sleep(CLOSE_STEP);
+        }
+        self.epochs.note_unmount(mounted.volume.id);
+        self.sync()
+    }
+
+    /// Waits until no mount is left. Returns the one with which the daemon ends. It is `None` if the last one
+    /// ended while another was being made, which then failed.
+    pub(crate) fn wait_for_end(&self) -> Option<EndedMount> {
+        let is_served = |mounts: &mut MountList| !mounts.is_ending || !mounts.closing.is_empty();
+        let mounts = self.mounts_changed.wait_while(self.mount_list(), is_served);
+        mounts.unwrap_or_else(PoisonError::into_inner).last.take()
+    }
+
+    fn mount_list(&self) -> MutexGuard<'_, MountList> {
+        self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the file to which messages go from now on.
+    pub(crate) fn set_log(&self, log: PathBuf) {
+        let _ = self.log.set(log);
+    }
+
+    /// Removes the file for messages if it is empty. To be called at the end.
+    pub(crate) fn remove_empty_log(&self) {
+        if let Some(log) = self.log.get() {
+            log_files::remove_if_empty(log);
+        }
+    }
+
+    /// Makes everything written so far durable, and waits for it.
+    pub(crate) fn sync(&self) -> Result<(), RequestRefusal> {
+        let (done, result) = std::sync::mpsc::channel();
+        self.stack.cache.sync(Box::new(move |synced| {
+            // The receiver is gone if the daemon is ending.
+            let _ = done.send(synced.map_err(|error| RequestRefusal::new(&error, error.help())));
+        }));
+        result.recv().unwrap_or_else(|_| Err(RequestRefusal::new(&"the daemon is ending", None)))
+    }
+
+    /// Scrubs [`SCRUB_BLOCKS`] blocks, and returns the progress and the findings.
+    pub(crate) fn scrub(&self, from: ScrubFrom) -> Value {
+        let store = &self.stack.store;
+        if from == ScrubFrom::Start {
+            store.maintenance().end_scrub();
+        }
+        let mut findings = Vec::new();
+        let mut report = |finding: store::StoreFinding| findings.push(finding.to_string());
+        let first = store.maintenance().scrub_step(&mut report);
+        let mut so_far = first;
+        while !so_far.done && so_far.blocks < first.blocks + SCRUB_BLOCKS {
+            so_far = store.maintenance().scrub_step(&mut report);
+        }
+        json!({
+            "blocks": so_far.blocks,
+            "of_blocks": so_far.blocks_expected,
+            "damaged": so_far.damaged,
+            "healed": so_far.repaired + so_far.rewritten_from_memory,
+            "done": so_far.done,
+            "findings": findings,
+        })
+    }
+
+    /// The volumes of the store.
+    pub(crate) fn volumes(&self) -> Value {
+        let mounts = self.mounts();
+        let dir_of = |volume: &VolumeInfo| {
+            let mounted = mounts.iter().find(|mounted| mounted.volume.id == volume.id);
+            mounted.map(|mounted| mounted.dir.clone())
+        };
+        json!({ "volumes": volume::volumes_to_json(&self.stack.store.volumes().describe(), dir_of) })
+    }
+
+    /// Enlarges the store to `bytes`, or to the size of its device, and returns the new size.
+    pub(crate) fn grow(&self, bytes: Option<u64>) -> Result<Value, RequestRefusal> {
+        self.refuse_read_only()?;
+        let grown = self.stack.cache.grow_store(bytes.map(|bytes| bytes / BLOCK_BYTES as u64));
+        let blocks = grown.map_err(|error| RequestRefusal::new(&error, error.help()))?;
+        Ok(json!({ "store_bytes": blocks * BLOCK_BYTES as u64 }))
+    }
+
+    /// Enlarges the buffer to `bytes`, or to the size of its device, and returns the new size.
+    pub(crate) fn grow_buffer(&self, bytes: Option<u64>) -> Result<Value, RequestRefusal> {
+        self.refuse_read_only()?;
+        let grown = self.stack.cache.grow_buffer(bytes.map(|bytes| bytes / BLOCK_BYTES as u64));
+        let blocks = grown.map_err(|error| RequestRefusal::new(&error, error.help()))?;
+        Ok(json!({ "buffer_bytes": blocks * BLOCK_BYTES as u64 }))
+    }
+
+    /// Changes the data mode of the store, for now and for later mounts.
+    ///
+    /// When this returns, everything written before is durable, and a crash leaves what `mode` promises.
+    /// After an error the mode is unchanged, now and for later mounts.
+    pub(crate) fn set_data_mode(&self, mode: DataMode) -> Result<(), RequestRefusal> {
+        self.refuse_read_only()?;
+        let store = &self.stack.store;
+        self.policy.set_data(mode, || {
+            self.sync()?;
+            let mut settings = store.settings();
+            settings.data = Some(mode);
+            store.change_settings(settings).map_err(|error| RequestRefusal::new(&error, error.help()))
+        })
+    }
+
+    /// Assigns a class to a running process or thread, or withdraws it. Returns whether classes count under the policy
+    /// in force.
+    pub(crate) fn set_class(&self, id: u32, class: Option<RequestClass>) -> Result<bool, RequestRefusal> {
+        let classes: &AssignedClasses = self.policy.assigned_classes();
+        classes.assign(id, class).map_err(|source| WeirError::Task { pid: id, source })?;
+        Ok(self.policy.in_force().follows_classes())
+    }
+
+    /// Makes a volume with an empty file system, which belongs to the daemon's user.
+    pub(crate) fn create_volume(&self, name: &str) -> Result<(), RequestRefusal> {
+        self.refuse_read_only()?;
+        Ok(volume::create_volume(&self.stack.cache, &self.stack.media.name, name)?)
+    }
+
+    /// Renames a volume that is not mounted.
+    pub(crate) fn rename_volume(&self, old: &str, new: &str) -> Result<(), RequestRefusal> {
+        self.refuse_read_only()?;
+        self.refuse_mounted(old)?;
+        Ok(volume::rename_volume(&self.stack.cache, &self.stack.media.name, old, new)?)
+    }
+
+    /// Deletes a volume that is not mounted.
+    pub(crate) fn delete_volume(&self, name: &str) -> Result<(), RequestRefusal> {
+        self.refuse_read_only()?;
+        self.refuse_mounted(name)?;
+        Ok(volume::delete_volume(&self.stack.cache, &self.stack.media.name, name)?)
+    }
+
+    fn refuse_mounted(&self, name: &str) -> Result<(), RequestRefusal> {
+        let mounts = self.mounts();
+        let Some(mounted) = mounts.iter().find(|mounted| mounted.volume.name == name) else { return Ok(()) };
+        let why = format!("volume {name} is mounted on {}", mounted.dir.display());
+        let help = format!("unmount it first: `weir unmount {}`", shell_quoted(&mounted.dir));
+        Err(RequestRefusal::new(&why, Some(help.into())))
+    }
+
+    pub(crate) fn refuse_read_only(&self) -> Result<(), RequestRefusal> {
+        if self.stack.access == DiskAccess::Write {
+            return Ok(());
+        }
+        let help = "unmount the store, and mount it without `--read-only`";
+        Err(RequestRefusal::new(&"the store is mounted read-only", Some(help.into())))
+    }
+}
+
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
