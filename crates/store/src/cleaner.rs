@@ -7,9 +7,10 @@
 //!
 //! **The reserve.** Cleaning takes free segments before it frees any. So each class leaves some alone
 //! ([`free_segments_floor`](policy::free_segments_floor)): writers leave eight for the cleaner; the cleaner
-//! leaves two for vectors that only free space and one for rounds that empty a segment with each step; all
-//! leave those for deletions of volumes, checkpoints and recoveries. In blocks this is 13 % of a store of 256
-//! MiB, 6 % of 4 GiB and 4 % of 1 TiB ([`reserve_blocks`](policy::reserve_blocks)).
+//! leaves two for vectors that only free space; these leave one for rounds that empty a segment with each step,
+//! and those by which the next checkpoint may go below their floor; all leave those for deletions of volumes,
+//! checkpoints and recoveries. In blocks this is 14 % of a store of 256 MiB, 6 % of 4 GiB and 4 % of 1 TiB
+//! ([`reserve_blocks`](policy::reserve_blocks)).
 //!
 //! **A full store.** New data is refused first:
 //! [`StoreSpaceAccount::reserve`](crate::StoreSpaceAccount::reserve) fails as full when live and reserved

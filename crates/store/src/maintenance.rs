@@ -201,8 +201,8 @@ impl<'a> StoreMaintenance<'a> {
     /// # Errors
     /// Those of [`clean_round`](StoreMaintenance::clean_round).
     pub fn gain_space(&self, clock: &dyn Clock) -> Result<bool, StoreError> {
-        let may_ask_host_fs = self.gauges(clock.monotonic()).may_ask_host_fs();
-        if may_ask_host_fs && self.allocate_more_or_pause(clock) {
+        let may_allocate = self.gauges(clock.monotonic()).may_allocate();
+        if may_allocate && self.allocate_more_or_pause(clock) {
             return Ok(true);
         }
         let before = self.shared.space().free;
@@ -396,6 +396,7 @@ impl StoreMaintenance<'_> {
             batches: self.shared.medium.counting().now().batches,
             reserved: map.reserved_blocks(),
             free_segments_run_low,
+            has_unbacked: map.nodes.segments.unbacked_count() > 0,
             host_fs_is_full: false,
             is_freeing: map.volumes.dying().len() > 0,
             cleaning_is_owed: map.cleaning_is_owed(),
@@ -505,13 +506,14 @@ impl StoreMaintenance<'_> {
         has_space
     }
 
-    /// Asks for more than that, because a caller needs it. If there is no more, pauses.
+    /// Asks for more than that, because a caller needs it. If the host file system has no more, pauses; not
+    /// if all segments are allocated, since some may be trimmed in a moment.
     fn allocate_more_or_pause(&self, clock: &dyn Clock) -> bool {
-        let has_more = host_space::allocate_more(self.shared).unwrap_or(false);
-        if !has_more {
+        let allocated = host_space::allocate_more(self.shared);
+        if allocated.is_err() || self.shared.medium.is_host_fs_known_full() {
             self.state.notes().allocate_not_before = clock.monotonic() + RETRY_AFTER;
         }
-        has_more
+        allocated.unwrap_or(false)
     }
 
     /// Frees a step's worth of blocks of deleted files and volumes. After an error, pauses.

@@ -91,6 +91,8 @@ pub(crate) struct MaintenanceGauges {
     pub(crate) reserved: u64,
     /// Free segments that the host file system backs run low, or it was full and may not be any more.
     pub(crate) free_segments_run_low: bool,
+    /// Some segments are free as soon as the host file system allocates them.
+    pub(crate) has_unbacked: bool,
     /// The host file system has no space for a segment that the store could use.
     pub(crate) host_fs_is_full: bool,
     /// Deleted files or volumes hold blocks.
@@ -136,8 +138,13 @@ impl MaintenanceGauges {
         self.free_segments_run_low && self.may_ask_host_fs()
     }
 
+    /// Whether the host file system may have space for another segment.
+    pub(crate) fn may_allocate(&self) -> bool {
+        self.has_unbacked && self.may_ask_host_fs()
+    }
+
     /// Whether the host file system's last refusal was a while ago.
-    pub(crate) fn may_ask_host_fs(&self) -> bool {
+    fn may_ask_host_fs(&self) -> bool {
         self.now >= self.notes.allocate_not_before
     }
 
@@ -182,6 +189,7 @@ mod tests {
             batches: 7,
             reserved: 0,
             free_segments_run_low: true,
+            has_unbacked: true,
             host_fs_is_full: true,
             is_freeing: true,
             cleaning_is_owed: true,

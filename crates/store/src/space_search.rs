@@ -9,6 +9,7 @@
 //! | checkpoint | one checkpoint: segments die that only older roots needed |
 //! | merging | deltas take space that their pages, once merged, do not |
 //! | cleaning | rounds of cleaning; after each, merging again |
+//! | end | more space from the host file system, as long as it has some |
 //!
 //! The caller writes everything back first, because a dirty page may reserve more blocks than it takes, and
 //! deletions free some. Other callers wait meanwhile, so each search ends.
@@ -27,8 +28,8 @@ pub struct SpaceSearch {
     stage: SearchStage,
     /// The caller has a volume that it can delete.
     has_expendable_volume: bool,
-    /// Reserved blocks when the host file system last gave space. Until more are reserved, more space would
-    /// be of no use.
+    /// Reserved blocks when the host file system last gave space. Until more are reserved, more space is
+    /// asked for only at the end.
     allocated_at: Option<u64>,
     /// Rounds of cleaning that have ended.
     rounds: usize,
@@ -89,7 +90,7 @@ impl SpaceSearch {
     /// The next step.
     pub(crate) fn next_step(&self, gauges: &MaintenanceGauges) -> SearchStep {
         let more_is_reserved = self.allocated_at.is_none_or(|before| gauges.reserved > before);
-        if more_is_reserved && gauges.may_ask_host_fs() {
+        if more_is_reserved && gauges.may_allocate() {
             return SearchStep::AllocateMore;
         }
         if gauges.freeing_is_due() {
@@ -107,6 +108,8 @@ impl SpaceSearch {
             SearchStage::Cleaning if self.rounds < ROUNDS_MAX && gauges.cleaning_may_help => {
                 SearchStep::Clean
             }
+            // Live blocks may have become more since it last gave space, or segments were trimmed.
+            SearchStage::Cleaning | SearchStage::Ended if gauges.may_allocate() => SearchStep::AllocateMore,
             SearchStage::Cleaning | SearchStage::Ended => SearchStep::End,
         }
     }
@@ -180,7 +183,8 @@ mod tests {
 
     #[test]
     fn allocating_and_freeing_come_before_each_stage() {
-        let may_ask = MaintenanceGauges { notes: MaintenanceNotes::default(), ..gauges() };
+        let may_ask =
+            MaintenanceGauges { notes: MaintenanceNotes::default(), has_unbacked: true, ..gauges() };
         let freeing = MaintenanceGauges { is_freeing: true, ..gauges() };
         let both = MaintenanceGauges { is_freeing: true, ..may_ask };
         let mut resting = freeing;
@@ -197,6 +201,26 @@ mod tests {
                 SearchStep::AllocateMore
             );
         }
+    }
+
+    #[test]
+    fn a_search_ends_only_when_nothing_more_can_be_allocated() {
+        let mut search = cleaning();
+        search.note_allocated(5);
+        search.note_cleaned(CleaningOutcome::Idle);
+        let at_end = MaintenanceGauges {
+            notes: MaintenanceNotes::default(),
+            has_unbacked: true,
+            reserved: 5,
+            ..gauges()
+        };
+        assert_eq!(search.next_step(&at_end), SearchStep::AllocateMore);
+        search.note_allocated(5);
+        assert_eq!(search.next_step(&at_end), SearchStep::AllocateMore);
+        let all_allocated = MaintenanceGauges { has_unbacked: false, ..at_end };
+        assert_eq!(search.next_step(&all_allocated), SearchStep::End);
+        let refused = MaintenanceGauges { notes: gauges().notes, ..at_end };
+        assert_eq!(search.next_step(&refused), SearchStep::End);
     }
 
     #[test]

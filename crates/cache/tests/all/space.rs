@@ -426,3 +426,35 @@ fn where_pages_find_no_space_and_cleaning_makes_none_writers_are_told_at_once_an
     machine.write_all_back(begun);
     machine.write(0, &mut |_| {}).expect("half of the store is free");
 }
+
+#[test]
+fn a_writer_gets_what_was_just_trimmed_from_a_sparse_store() {
+    let disks = Disks::new(1, 4 + SEGMENTS * SEGMENT_BLOCKS, 512, SEGMENT_BLOCKS as u32);
+    disks.store.set_space(u64::MAX);
+    let clock = Arc::new(SimClock::new());
+    let cache = disks.open(clock.clone(), CacheSettings::default()).expect("sound media");
+    let machine = Machine { disks, clock, cache };
+    let cache = &machine.cache;
+    for page in 0..HALF {
+        machine.write(page, &mut |_| {}).expect("space");
+    }
+    cache.drain().expect("sound media");
+    let maintenance = cache.store().maintenance();
+    while maintenance.allocate_more().expect("sound media") {}
+    assert!(!maintenance.gain_space(&*machine.clock).expect("sound media"), "nothing is dead");
+    let delete = [ObjectChange::Delete { object: FILE }];
+    let cost = TransactionCost { claim: SpaceClaim::Frees, ..TransactionCost::of(&delete) };
+    cache.try_transact(cost, |tx| tx.apply(&delete)).expect("a reserve").expect("power");
+    cache.drain().expect("sound media");
+    while maintenance.free_deleted_step().expect("sound media") {}
+    maintenance.checkpoint_twice().expect("sound media");
+    assert!(cache.store().space().now().unbacked > HALF / 2, "{:?}", cache.store().space().now());
+    let begun = machine.clock.monotonic();
+    // In less time than the pause after a refusal of the host file system.
+    for page in 0..HALF {
+        machine.write_to(OTHER_FILE, page, &mut |_| {}).unwrap_or_else(|error| {
+            let waited = machine.clock.monotonic() - begun;
+            panic!("page {page} after {waited:?}: {error}: {:?}", cache.store().space().now())
+        });
+    }
+}

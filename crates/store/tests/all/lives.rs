@@ -405,7 +405,7 @@ mod planted {
 
     #[test]
     fn a_forgotten_reservation_is_found() {
-        is_found_within(2000, StoreBug::ForgottenReservation);
+        is_found_within(4000, StoreBug::ForgottenReservation);
     }
 
     #[test]

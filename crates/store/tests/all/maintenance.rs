@@ -2,9 +2,9 @@
 
 use crate::common::*;
 use device::{Clock, Lsn, ObjectId, PageNo, VolumeId};
-use sim_disk::SimClock;
+use sim_disk::{PowerSupply, SimClock};
 use std::time::Duration;
-use store::{MaintenanceProgress, SpacePressure, SpaceSearch, Store, StoreChange};
+use store::{MaintenanceProgress, ReservationEstimate, SpacePressure, SpaceSearch, Store, StoreChange};
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
 const WORKED: MaintenanceProgress = MaintenanceProgress::Worked { may_have_space: false };
@@ -110,4 +110,45 @@ fn space_is_gained_in_the_callers_thread_where_there_is_some() {
     }
     assert!(!store.maintenance().is_freeing());
     assert_eq!(findings(&store), []);
+}
+
+/// Searches for space until that ends, without letting time pass.
+fn search(store: &Store, clock: &SimClock) {
+    let mut search = SpaceSearch::default();
+    loop {
+        match store.maintenance().step(clock, SpacePressure::Waiting(&mut search)).expect("a sound disk") {
+            MaintenanceProgress::SearchEnded => return,
+            MaintenanceProgress::NeedsWriteBack => search.note_written_back(),
+            _ => {}
+        }
+    }
+}
+
+/// Reserves pages, one after the other, until the store has no more.
+fn reserve_all(store: &Store) -> u64 {
+    let reserve = |_: &u64| store.space().reserve(1, ReservationEstimate::default()).is_ok();
+    (0..).take_while(reserve).count() as u64
+}
+
+#[test]
+fn a_search_does_not_end_while_the_host_file_system_has_space() {
+    let power = PowerSupply::new();
+    let disk = disk(4 + 400 * u64::from(SEGMENT), &power, 1);
+    disk.set_space(1 << 20);
+    let store = format(&disk);
+    let clock = SimClock::new();
+    // All segments are allocated, and a search finds no more of them.
+    while store.maintenance().allocate_more().expect("a sound disk") {}
+    search(&store, &clock);
+    write(&store, 0..2000);
+    // At once many segments are dead, and trimmed.
+    store.data().apply(&[StoreChange::Delete { object: FILE, lsn: Lsn(1 << 40) }]).expect("a reserve");
+    while store.maintenance().free_deleted_step().expect("a sound disk") {}
+    store.maintenance().checkpoint_twice().expect("a sound disk");
+    assert!(store.space().now().unbacked > 0);
+    while reserve_all(&store) > 0 {
+        search(&store, &clock);
+    }
+    let space = store.space().now();
+    assert!(space.unbacked == 0 && space.reserved > 2000, "{space:?}");
 }

@@ -99,7 +99,7 @@ fn damage_each(disk: &SimDisk, model: &Model, magic: &[u8; 8]) -> u64 {
 
 #[test]
 fn a_damaged_list_or_chunk_costs_the_owners_of_its_blocks_and_nothing_else() {
-    let (_power, disk, model) = lived(3, 113, 200);
+    let (_power, disk, model) = lived(0, 113, 200);
     for magic in [LIST, CHUNK] {
         let lost = damage_each(&disk, &model, magic);
         assert!(lost > 10, "{lost} blocks lost their owners");
