@@ -2,28 +2,33 @@
 
 use crate::mounted_store::{MountedStore, RequestRefusal};
 use crate::status_report::{millis, whole_millis};
-use cache::{RequestWait, RequestWaits, WaitCause};
+use cache::{CauseWaits, EndedWait, RequestWait, RequestWaits, WaitCause};
 use device::Clock;
 use fs::Ino;
 use host::{SystemClock, shell_quoted};
 use request::Origin;
+use std::cmp::Reverse;
 use std::time::Duration;
-use weir_status::{WaitReport, WaitsReport};
+use weir_status::{WaitReport, WaitTotalsReport, WaitsReport};
 
 /// The most requests that are reported of those that wait now.
 const WAITING_MAX: usize = 256;
 
 impl MountedStore {
-    /// The answer of `weir why`. `path`, from the mount's root, limits it to requests to one file or directory; an
-    /// empty path does not.
+    /// The answer of `weir why`. `path`, from the mount's root, limits the waits to requests to one file or directory; an
+    /// empty path does not. The totals are those of all waits.
     pub(crate) fn waits_report(&self, path: &str) -> Result<WaitsReport, RequestRefusal> {
         let file = if path.is_empty() { None } else { Some(self.inode_at(path)?) };
         let is_wanted = |wait: &RequestWait| file.is_none_or(|file| wait.origin.file == file.0);
-        let RequestWaits { now, mut waiting, mut ended } = self.stack.cache.waits();
+        let RequestWaits { now, mut waiting, mut ended, mut by_cause } = self.stack.cache.waits();
         waiting.retain(is_wanted);
         waiting.sort_by_key(|wait| wait.since);
         waiting.truncate(WAITING_MAX);
         ended.retain(|ended| is_wanted(&ended.wait));
+        by_cause.sort_by_key(|waits| Reverse(waits.total));
+        let totals = by_cause.iter().map(totals_report).collect();
+        by_cause.retain(|waits| is_wanted(&waits.longest.wait));
+        by_cause.sort_by_key(|waits| Reverse(waits.longest.took));
         let path = file.map(|_| self.dir.join(path).to_string_lossy().into_owned());
         let in_force = self.policy.in_force();
         let report = |wait: &RequestWait, took| {
@@ -44,9 +49,12 @@ impl MountedStore {
                 lent_for_title: None,
             }
         };
+        let report_ended = |ended: &EndedWait| report(&ended.wait, ended.took);
         Ok(WaitsReport {
             waiting: waiting.iter().map(|wait| report(wait, now.saturating_sub(wait.since))).collect(),
-            ended: ended.iter().rev().map(|ended| report(&ended.wait, ended.took)).collect(),
+            ended: ended.iter().rev().map(report_ended).collect(),
+            longest: by_cause.iter().map(|waits| report_ended(&waits.longest)).collect(),
+            totals,
         })
     }
 
@@ -60,6 +68,15 @@ impl MountedStore {
                 RequestRefusal::new(&format!("{}: {error}", at.display()), Some(help.into()))
             })
         })
+    }
+}
+
+fn totals_report(waits: &CauseWaits) -> WaitTotalsReport {
+    WaitTotalsReport {
+        waits_for: cause_word(waits.longest.wait.cause).into(),
+        count: waits.count,
+        total_ms: millis(waits.total),
+        longest_ms: millis(waits.longest.took),
     }
 }
 

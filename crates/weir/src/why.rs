@@ -5,12 +5,12 @@ use crate::control_client::WeirMount;
 use crate::error::WeirError;
 use crate::waits_print;
 use serde_json::json;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
-use weir_status::{WaitReport, WaitsReport};
+use weir_status::{WaitReport, WaitTotalsReport, WaitsReport};
 
 /// How long the command waits for the titles of all threads. Reading a title may block while a thread of its
 /// process waits for a page of the mount.
@@ -27,11 +27,14 @@ pub(crate) fn run(args: &WhyArgs) -> Result<(), WeirError> {
     if let Some(pid) = args.pid {
         keep_process(&mut report, pid);
     }
+    if is_part {
+        report.totals = totals_of(&report.ended);
+    }
     add_paths(&mut report, &mount.dir);
     add_titles(&mut report);
     if args.json {
         println!("{:#}", serde_json::to_value(&report).expect("a report has string keys"));
-    } else if is_part && report.waiting.is_empty() && report.ended.is_empty() {
+    } else if is_part && waits_of(&mut report).next().is_none() {
         println!("nothing waits here, and the last 256 waits of a millisecond and more were elsewhere");
     } else {
         waits_print::print(&report);
@@ -44,9 +47,24 @@ fn keep_process(report: &mut WaitsReport, pid: u32) {
     let mut threads: BTreeSet<u32> = host::process_threads(pid, THREADS_MAX).into_iter().collect();
     threads.insert(pid);
     let is_of_process = |task: Option<u32>| task.is_some_and(|task| threads.contains(&task));
-    for waits in [&mut report.waiting, &mut report.ended] {
+    for waits in [&mut report.waiting, &mut report.ended, &mut report.longest] {
         waits.retain(|wait| is_of_process(wait.task) || is_of_process(wait.lent_for));
     }
+}
+
+/// Counts waits by what the requests waited for. Those with the most time come first.
+fn totals_of(waits: &[WaitReport]) -> Vec<WaitTotalsReport> {
+    let mut totals: BTreeMap<&str, WaitTotalsReport> = BTreeMap::new();
+    for wait in waits {
+        let of_cause = totals.entry(&wait.waits_for).or_default();
+        of_cause.waits_for.clone_from(&wait.waits_for);
+        of_cause.count += 1;
+        of_cause.total_ms += wait.waited_ms;
+        of_cause.longest_ms = of_cause.longest_ms.max(wait.waited_ms);
+    }
+    let mut totals: Vec<_> = totals.into_values().collect();
+    totals.sort_by(|one, other| other.total_ms.total_cmp(&one.total_ms));
+    totals
 }
 
 /// Adds the paths of files that their threads have open.
@@ -74,7 +92,7 @@ fn add_titles(report: &mut WaitsReport) {
 }
 
 fn waits_of(report: &mut WaitsReport) -> impl Iterator<Item = &mut WaitReport> {
-    report.waiting.iter_mut().chain(&mut report.ended)
+    report.waiting.iter_mut().chain(&mut report.ended).chain(&mut report.longest)
 }
 
 /// The titles of threads, as far as they can be read soon.
@@ -98,4 +116,22 @@ fn read_titles(tasks: BTreeSet<u32>) -> HashMap<u32, String> {
         }
     }
     titles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_counted_by_cause() {
+        let wait = |cause: &str, waited_ms| WaitReport {
+            waits_for: cause.into(),
+            waited_ms,
+            ..WaitReport::default()
+        };
+        let totals = totals_of(&[wait("commit", 1.5), wait("stored-page", 6.0), wait("commit", 2.5)]);
+        let found: Vec<_> =
+            totals.iter().map(|of| (of.waits_for.as_str(), of.count, of.total_ms, of.longest_ms)).collect();
+        assert_eq!(found, [("stored-page", 1, 6.0, 6.0), ("commit", 2, 4.0, 2.5)]);
+    }
 }

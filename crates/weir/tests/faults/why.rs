@@ -57,6 +57,11 @@ fn a_writer_that_waits_for_the_buffer_is_shown() {
     assert_eq!((wait.request.as_str(), wait.class.as_str(), &wait.rule), ("write", "critical", &None));
     assert!(wait.waited_ms >= 1.0 && wait.title.is_some() && wait.inode.is_some());
     assert!(report.ended.len() <= 256);
+    let longest = report.longest.iter().find(|wait| wait.waits_for == "buffer-space").expect("it has waited");
+    assert!(longest.waited_ms >= wait.waited_ms && longest.title.is_some());
+    let totals =
+        report.totals.iter().find(|totals| totals.waits_for == "buffer-space").expect("it has waited");
+    assert!(totals.count >= 1 && totals.longest_ms == longest.waited_ms);
     let own = std::process::id().to_string();
     assert_says(&why(&mounted, &["--pid", &own]), "space in the buffer");
     assert_says(&why(&mounted, &["--pid", "1"]), "nothing waits");
