@@ -488,6 +488,8 @@ pub struct WaitsReport {
     /// All waits of a millisecond and more that have ended since the mount, for each `waits_for`, those with the most time
     /// first. If you asked for a file or a process, only those in `ended`.
     pub totals: Vec<WaitTotalsReport>,
+    /// The policy in force; null for `none`. The classes of the waits count only under a `critical` policy.
+    pub policy: Option<String>,
 }
 
 /// The waits for one thing, counted.

@@ -12,7 +12,8 @@ pub(crate) fn print(report: &WaitsReport) {
 }
 
 fn lines(report: &WaitsReport) -> Vec<String> {
-    let WaitsReport { waiting, ended, longest, totals } = report;
+    let WaitsReport { waiting, ended, longest, totals, policy } = report;
+    let classes_count = policy.as_ref().is_some_and(|policy| policy.starts_with("critical"));
     let mut lines = Vec::new();
     if !totals.is_empty() {
         lines.push(format!("{:>7} {:>10} {:>10}  WAITED FOR", "COUNT", "TOTAL", "LONGEST"));
@@ -29,7 +30,7 @@ fn lines(report: &WaitsReport) -> Vec<String> {
                 lines.push(String::new());
             }
             lines.push(head.into());
-            lines.extend(waits.iter().flat_map(wait_lines));
+            lines.extend(waits.iter().flat_map(|wait| wait_lines(wait, classes_count)));
         }
     }
     if lines.is_empty() {
@@ -43,7 +44,8 @@ fn total_line(totals: &WaitTotalsReport) -> String {
     format!("{count:>7} {:>10} {:>10}  {}", time(*total_ms), time(*longest_ms), phrase(waits_for))
 }
 
-fn wait_lines(wait: &WaitReport) -> Vec<String> {
+/// The lines about a wait. `classes_count`: the policy in force gives requests classes.
+fn wait_lines(wait: &WaitReport, classes_count: bool) -> Vec<String> {
     let WaitReport { began_unix_ms, waited_ms, request, class, .. } = wait;
     let who = match wait.task {
         Some(task) => thread(task, wait.title.as_deref()),
@@ -68,6 +70,7 @@ fn wait_lines(wait: &WaitReport) -> Vec<String> {
             add(&format!("{class}, by `weir class`, WEIR_TAG or user.weir.class"));
         }
         Some(rule) => add(&format!("{class}, by the rule: {}", escape_control_chars(rule))),
+        None if classes_count => add(&format!("{class}, by none of the rules in force")),
         None => {}
     }
     if let Some(task) = wait.lent_for {
@@ -152,7 +155,7 @@ mod tests {
       for write-back to the store, file /mnt/db/base/16384/2619
       background, by the rule: background title=*checkpointer
       lent priority, because it held up 708 postgres: app db";
-        assert_eq!(wait_lines(&wait()).join("\n"), expected);
+        assert_eq!(wait_lines(&wait(), true).join("\n"), expected);
     }
 
     #[test]
@@ -168,6 +171,7 @@ mod tests {
             ended: vec![wait()],
             longest: vec![WaitReport { waited_ms: 900.0, ..wait() }],
             totals: vec![totals],
+            policy: None,
         };
         let lines = lines(&report);
         let heads: Vec<&str> =
@@ -188,7 +192,24 @@ mod tests {
     #[test]
     fn a_class_by_tag_is_no_rule_of_a_file() {
         let wait = WaitReport { rule: Some("background tag=background".into()), ..wait() };
-        assert_eq!(wait_lines(&wait)[2].trim(), "background, by `weir class`, WEIR_TAG or user.weir.class");
+        assert_eq!(
+            wait_lines(&wait, true)[2].trim(),
+            "background, by `weir class`, WEIR_TAG or user.weir.class"
+        );
+    }
+
+    #[test]
+    fn a_class_that_no_rule_decided_is_shown_where_classes_count() {
+        let wait = WaitReport { class: "critical".into(), rule: None, lent_for: None, ..wait() };
+        let lines_under = |policy: Option<&str>| {
+            let policy = policy.map(str::to_owned);
+            lines(&WaitsReport { ended: vec![wait.clone()], policy, ..WaitsReport::default() })
+        };
+        let last = "      critical, by none of the rules in force";
+        assert_eq!(lines_under(Some("critical+process")).last().expect("lines"), last);
+        for policy in [None, Some("all"), Some("sync")] {
+            assert!(!lines_under(policy).contains(&last.to_owned()), "{policy:?}");
+        }
     }
 
     #[test]

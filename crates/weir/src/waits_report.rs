@@ -55,6 +55,7 @@ impl MountedStore {
             ended: ended.iter().rev().map(report_ended).collect(),
             longest: by_cause.iter().map(|waits| report_ended(&waits.longest)).collect(),
             totals,
+            policy: in_force.shown_policy(),
         })
     }
 

@@ -87,6 +87,11 @@ impl PolicyInForce {
         &self.choice.policy
     }
 
+    /// The policy as reports show it: nothing for `none`.
+    pub(crate) fn shown_policy(&self) -> Option<String> {
+        Some(self.policy()).filter(|&policy| *policy != BufferPolicy::Streams).map(ToString::to_string)
+    }
+
     /// The rules of the user's file.
     pub(crate) fn user_rules(&self) -> impl Iterator<Item = &ClassRule> {
         self.choice.rules.rules().iter()

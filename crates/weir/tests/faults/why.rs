@@ -62,6 +62,10 @@ fn a_writer_that_waits_for_the_buffer_is_shown() {
     let totals =
         report.totals.iter().find(|totals| totals.waits_for == "buffer-space").expect("it has waited");
     assert!(totals.count >= 1 && totals.longest_ms == longest.waited_ms);
+    assert!(!shown.contains("critical"), "no class counts: {shown}");
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "critical"]));
+    assert_says(&why(&mounted, &[]), "critical, by none of the rules in force\n");
+    assert_eq!(mounted.waits().policy.as_deref(), Some("critical"));
     let own = std::process::id().to_string();
     assert_says(&why(&mounted, &["--pid", &own]), "space in the buffer");
     assert_says(&why(&mounted, &["--pid", "1"]), "nothing waits");
