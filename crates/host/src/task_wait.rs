@@ -1,7 +1,8 @@
 //! Locks of the kernel that a task may wait for, from the system call that it is in.
 
 use crate::system_call::{SystemCall, SystemCallReader};
-use crate::task::TaskReadError;
+use crate::task::{TaskReadError, read_task_origin};
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -68,6 +69,24 @@ pub fn processes() -> io::Result<Vec<u32>> {
 pub fn process_threads(process: u32, max: usize) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).take(max).collect()
+}
+
+/// A process and its descendants, as far as this user can see them. Those of a process that has ended are not found: they
+/// have another parent.
+pub fn process_tree(process: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for child in processes().unwrap_or_default() {
+        if let Ok(origin) = read_task_origin(child) {
+            children.entry(origin.parent).or_default().push(child);
+        }
+    }
+    let mut tree = vec![process];
+    let mut next = 0;
+    while let Some(parent) = tree.get(next) {
+        tree.extend(children.remove(parent).unwrap_or_default());
+        next += 1;
+    }
+    tree
 }
 
 /// The path through which a task has an inode open; `None` if it has not, or this user may not know. As with
@@ -221,10 +240,12 @@ pub(crate) fn parse_open_inode(fdinfo: &str) -> Option<OpenInode> {
 mod tests {
     use super::*;
     use rustix::fs::{FlockOperation, flock};
+    use rustix::process::{Signal, kill_process};
     use rustix::thread::gettid;
-    use std::io::Read;
+    use std::io::{BufRead, BufReader, Read};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
+    use std::process::{Command, Stdio};
     use std::sync::mpsc::channel;
     use std::thread;
     use std::time::{Duration, Instant};
@@ -309,6 +330,27 @@ mod tests {
             || flock(file.as_file(), FlockOperation::Unlock).expect("it was held"),
         );
         assert!(matches!(found, TaskWait::FileLock(locked) if locked.inode == inode));
+    }
+
+    #[test]
+    fn a_tree_has_grandchildren() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 60 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("sh starts");
+        let mut line = String::new();
+        let output = shell.stdout.take().expect("a pipe");
+        BufReader::new(output).read_line(&mut line).expect("it runs");
+        let sleeper: u32 = line.trim().parse().expect("a process id");
+        let own = process_tree(std::process::id());
+        let of_shell = process_tree(shell.id());
+        shell.kill().and_then(|()| shell.wait()).expect("a child of ours");
+        let sleeper_id = rustix::process::Pid::from_raw(sleeper as i32).expect("not 0");
+        kill_process(sleeper_id, Signal::KILL).expect("nobody else's");
+        assert_eq!(of_shell, [shell.id(), sleeper]);
+        assert_eq!(own[0], std::process::id());
+        assert!(own.contains(&shell.id()) && own.contains(&sleeper));
     }
 
     #[test]

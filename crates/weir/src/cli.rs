@@ -363,7 +363,9 @@ pub(crate) struct WhyArgs {
     /// The directory on which the store is mounted; or a file or directory in it, for requests to that alone
     #[arg(value_name = "DIR|FILE")]
     pub(crate) path: PathBuf,
-    /// Only requests of this process, and those that were lent priority for its sake
+    /// Only requests of this process and of those that it started, and requests that were lent priority for their sake
+    ///
+    /// Processes that have ended are left out, and so are those that they started: weir cannot know any more whose they were.
     #[arg(long)]
     pub(crate) pid: Option<u32>,
     /// Print one JSON object, for scripts

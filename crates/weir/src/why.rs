@@ -16,7 +16,7 @@ use weir_status::{WaitReport, WaitTotalsReport, WaitsReport};
 /// process waits for a page of the mount.
 const TITLES_WAIT: Duration = Duration::from_secs(1);
 
-/// Threads of the process of `--pid`.
+/// Threads of one process that are looked at.
 const THREADS_MAX: usize = 1 << 16;
 
 pub(crate) fn run(args: &WhyArgs) -> Result<(), WeirError> {
@@ -42,9 +42,10 @@ pub(crate) fn run(args: &WhyArgs) -> Result<(), WeirError> {
     Ok(())
 }
 
-/// Leaves out waits that have nothing to do with the process.
+/// Leaves out waits that have nothing to do with the process and its descendants.
 fn keep_process(report: &mut WaitsReport, pid: u32) {
-    let mut threads: BTreeSet<u32> = host::process_threads(pid, THREADS_MAX).into_iter().collect();
+    let threads_of = |process| host::process_threads(process, THREADS_MAX);
+    let mut threads: BTreeSet<u32> = host::process_tree(pid).into_iter().flat_map(threads_of).collect();
     threads.insert(pid);
     let is_of_process = |task: Option<u32>| task.is_some_and(|task| threads.contains(&task));
     for waits in [&mut report.waiting, &mut report.ended, &mut report.longest] {
