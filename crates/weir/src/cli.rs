@@ -556,7 +556,7 @@ pub(crate) struct VolumeDeleteArgs {
 ///
 /// The class counts on mounts with `--policy critical`, before all rules. Without --pid, weir runs COMMAND, and sets
 /// the variable WEIR_TAG in its environment. So `WEIR_TAG=background` in a systemd unit or a crontab has the
-/// same effect.
+/// same effect. Exit codes: those of COMMAND; 127 if there is no such program, 126 if it cannot be executed.
 ///
 /// With --pid, a running process gets the class within a second. So do its threads, and the processes that it has
 /// started or starts later, as long as the processes between run, too. This class counts in place of WEIR_TAG.

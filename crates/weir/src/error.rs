@@ -166,6 +166,9 @@ impl WeirError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             WeirError::CannotCheck { .. } => 2,
+            // As of shells, `env` and `nice`.
+            WeirError::Run { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            WeirError::Run { .. } => 126,
             _ => 1,
         }
     }
@@ -383,10 +386,10 @@ impl WeirError {
             WeirError::BadRules { path, .. } => {
                 format!("`weir rules check {}` shows every error", shell_quoted(path)).into()
             }
-            WeirError::Run { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                "check that it is a program which this user may run".into()
+            WeirError::Run { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "give the program's path, or its name if it is in PATH".into()
             }
-            WeirError::Run { .. } => "give the program's path, or its name if it is in PATH".into(),
+            WeirError::Run { .. } => "check that it is a program which this user may run".into(),
             WeirError::UnusedRules { .. } => "use `--policy critical`, or leave out --rules".into(),
             WeirError::VolatileBuffer { store, .. } => help_about_volatile(store.as_deref()).into(),
             WeirError::NoSpace { .. } => "free some space there, or choose a smaller size (--size, --segment-size, --buffer-size)".into(),
