@@ -255,10 +255,16 @@ fn status_shows_the_policy_and_its_rules() {
     let shown =
         || String::from_utf8(succeeds(weir().arg("status").arg(mounted.dir())).stdout).expect("UTF-8");
     assert_says(&shown(), "  policy     critical, 2 rules; data ordered\n");
+    assert!(!shown().contains("  lending "), "the policy does not lend");
     assert_eq!(mounted.status().settings.rules, ["critical title=a", "background"]);
     succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "none", "--data", "journal"]));
     assert_says(&shown(), "  policy     none; data journal\n");
     assert!(mounted.status().settings.rules.is_empty());
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "critical+process"]));
+    assert_says(
+        &shown(),
+        "  lending    0 loans to background programs that critical ones waited for; 0 looks\n",
+    );
     mounted.unmount();
 }
 
