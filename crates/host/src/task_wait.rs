@@ -29,7 +29,8 @@ pub struct OpenInode {
     pub mount_id: u64,
 }
 
-/// Reads which locks tasks may wait for. This takes the permission to trace a task.
+/// Reads which locks tasks may wait for. For tasks of other users this takes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: both
+/// for `syscall`, which its owner alone may open, and the first for `fdinfo`.
 ///
 /// None of what is read leads to a file system, so a reader cannot wait for the locks itself.
 #[derive(Debug, Default)]
@@ -240,11 +241,14 @@ pub(crate) fn parse_open_inode(fdinfo: &str) -> Option<OpenInode> {
 mod tests {
     use super::*;
     use rustix::fs::{FlockOperation, flock};
-    use rustix::process::{Signal, kill_process};
-    use rustix::thread::gettid;
+    use rustix::process::{Signal, Uid, geteuid, kill_process};
+    use rustix::thread::{
+        CapabilitySet, CapabilitySets, gettid, set_capabilities, set_keep_capabilities, set_thread_res_uid,
+    };
     use std::io::{BufRead, BufReader, Read};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
+    use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
     use std::sync::mpsc::channel;
     use std::thread;
@@ -330,6 +334,40 @@ mod tests {
             || flock(file.as_file(), FlockOperation::Unlock).expect("it was held"),
         );
         assert!(matches!(found, TaskWait::FileLock(locked) if locked.inode == inode));
+    }
+
+    /// Reads the wait of `task` in a thread of another user, which has these capabilities.
+    fn read_with(capabilities: CapabilitySet, task: u32) -> Result<TaskWait, TaskReadError> {
+        let read = move || {
+            let nobody = Uid::from_raw(65534);
+            set_keep_capabilities(true).expect("always possible");
+            set_thread_res_uid(nobody, nobody, nobody).expect("root may");
+            let none = CapabilitySet::empty();
+            let sets = CapabilitySets { effective: capabilities, permitted: capabilities, inheritable: none };
+            set_capabilities(None, sets).expect("fewer than before");
+            TaskWaitReader::default().read(task)
+        };
+        thread::spawn(read).join().expect("no panic")
+    }
+
+    #[test]
+    fn tasks_of_other_users_take_two_capabilities() {
+        if !geteuid().is_root() {
+            eprintln!("skipped: not root");
+            return;
+        }
+        let mut reader = Command::new("cat").uid(1).stdin(Stdio::piped()).spawn().expect("cat starts");
+        let both = CapabilitySet::SYS_PTRACE | CapabilitySet::DAC_READ_SEARCH;
+        let begun = Instant::now();
+        let waits = || matches!(read_with(both, reader.id()), Ok(TaskWait::Inodes(_)));
+        while !waits() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", read_with(both, reader.id()));
+        }
+        for less in [CapabilitySet::SYS_PTRACE, CapabilitySet::DAC_READ_SEARCH] {
+            let refused = read_with(less, reader.id());
+            assert!(matches!(refused, Err(TaskReadError::NotPermitted)), "{less:?}: {refused:?}");
+        }
+        reader.kill().and_then(|()| reader.wait()).expect("a child of ours");
     }
 
     #[test]

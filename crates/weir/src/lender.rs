@@ -230,7 +230,8 @@ impl MountWaits {
         if !std::mem::replace(&mut self.was_refused, true) {
             tracing::warn!(
                 "{}: weir may not read in /proc for what programs wait, so it lends to all slow background \
-                 requests for files that critical programs used lately; run it as root, or with CAP_SYS_PTRACE",
+                 requests for files that critical programs used lately; run it as root, or with CAP_SYS_PTRACE and \
+                 CAP_DAC_READ_SEARCH",
                 self.dir.display()
             );
         }

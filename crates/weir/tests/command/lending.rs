@@ -143,7 +143,7 @@ fn without_permission_files_of_critical_tasks_are_lent_for() {
             thread::sleep(Duration::from_millis(2));
         };
         let begun = Instant::now();
-        let is_reported = || mounted.messages().contains("CAP_SYS_PTRACE");
+        let is_reported = || mounted.messages().contains("CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH\n");
         let is_enough = |_: &LendingReport| is_reported() && begun.elapsed() > Duration::from_secs(2);
         let elsewhere = report_of(mounted, background, || write_to(&other), is_enough);
         assert!(is_reported() && elsewhere.lent == 0, "{elsewhere:?}");
