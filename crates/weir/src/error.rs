@@ -434,7 +434,10 @@ impl WeirError {
             WeirError::Task { source: TaskReadError::Gone, .. } => {
                 "give the id of a running process or thread: `ps -eLo lwp,comm,args` lists them".into()
             }
-            WeirError::Task { .. } => "run as root, or as the user of that process".into(),
+            WeirError::Task { source: TaskReadError::NotPermitted, .. } => {
+                "run as root, or as the user of that process".into()
+            }
+            WeirError::Task { source: TaskReadError::Io { .. }, .. } => "nothing has changed: try again".into(),
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::NoTraceProgram { source } if source.kind() == io::ErrorKind::NotFound => {
                 "`weir trace` runs `weir-trace`, which is a program of its own: install it beside `weir`, or in a directory of PATH".into()
