@@ -276,8 +276,8 @@ pub(crate) enum WakeUpArg {
 /// Change a setting of a mounted store, while programs use it
 ///
 /// With --data, the store remembers the mode for later mounts. When the command returns, everything written
-/// before it is durable, and the new mode is in effect. If the command fails, the mode is unchanged. With
-/// --policy or --rules, the policy is in effect until the unmount; `--policy none` ends it.
+/// before it is durable, and the new mode is in effect. With --policy or --rules, the policy is in effect until the
+/// unmount; `--policy none` ends it. If the command fails, neither has changed.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("setting").args(["data", "policy", "rules"]).required(true).multiple(true)))]
 #[command(after_help = "\

@@ -12,7 +12,7 @@ use device::{BLOCK_BYTES, Clock};
 use fs::Ino;
 use fuse::RequestLatencies;
 use host::{DiskAccess, SystemClock, shell_quoted};
-use request::{RequestClass, RuleSet};
+use request::RequestClass;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -192,27 +192,31 @@ impl MountedStore {
         Ok(json!({ "buffer_bytes": blocks * BLOCK_BYTES as u64 }))
     }
 
-    /// Changes the data mode of this mount and of later ones.
+    /// Changes the data mode of this mount and of later ones, the policy of this mount, or both. Returns whether the file
+    /// that the policy names is missing.
     ///
-    /// When this returns, everything written before is durable, and a crash leaves what `mode` promises.
-    /// After an error the mode is unchanged, in this mount and in later ones.
-    pub(crate) fn set_data_mode(&self, mode: DataMode) -> Result<(), RequestRefusal> {
-        self.refuse_read_only()?;
-        let store = &self.stack.store;
-        self.policy.set_data(mode, || {
-            self.sync()?;
-            let mut settings = store.settings();
-            settings.data = Some(mode);
-            store.change_settings(settings).map_err(|error| RequestRefusal::new(&error, error.help()))
-        })
-    }
-
-    /// Changes the policy of this mount. Returns whether the file that the policy names is missing.
-    pub(crate) fn set_policy(&self, policy: &str, rules: &str) -> Result<bool, RequestRefusal> {
+    /// When this returns, everything written before is durable, unless whole pages bypass the buffer by the policy alone. A
+    /// crash leaves what the mode promises. After an error nothing has changed, in this mount and in later ones.
+    pub(crate) fn tune(
+        &self,
+        data: Option<DataMode>,
+        choice: Option<PolicyChoice>,
+    ) -> Result<bool, RequestRefusal> {
+        let policy = choice.as_ref().map(|choice| choice.policy.to_string()).unwrap_or_default();
         let is_missing = policy.strip_prefix("file=").is_some_and(|path| self.inode_at(path).is_err());
-        let policy = policy.parse().map_err(|why: String| RequestRefusal::new(&why, None))?;
-        let rules = RuleSet::parse(rules).map_err(|errors| RequestRefusal::new(&errors[0], None))?;
-        self.policy.set_choice(PolicyChoice { policy, rules }, || self.sync())?;
+        if data.is_some() {
+            self.refuse_read_only()?;
+        }
+        self.policy.change(data, choice, || {
+            self.sync()?;
+            if data.is_none() {
+                return Ok(());
+            }
+            let store = &self.stack.store;
+            let mut settings = store.settings();
+            settings.data = data;
+            store.change_settings(settings).map_err(|error| RequestRefusal::new(&error, error.help()))
+        })?;
         Ok(is_missing)
     }
 
