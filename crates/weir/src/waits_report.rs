@@ -22,8 +22,7 @@ impl MountedStore {
         let is_wanted = |wait: &RequestWait| file.is_none_or(|file| wait.origin.file == file.0);
         let RequestWaits { now, mut waiting, mut ended, mut by_cause } = self.stack.cache.waits();
         waiting.retain(is_wanted);
-        waiting.sort_by_key(|wait| wait.since);
-        waiting.truncate(WAITING_MAX);
+        keep_longest(&mut waiting);
         ended.retain(|ended| is_wanted(&ended.wait));
         by_cause.sort_by_key(|waits| Reverse(waits.total));
         let totals = by_cause.iter().map(totals_report).collect();
@@ -72,6 +71,12 @@ impl MountedStore {
     }
 }
 
+/// Sorts waits, the longest first, and leaves out the shortest beyond [`WAITING_MAX`].
+fn keep_longest(waiting: &mut Vec<RequestWait>) {
+    waiting.sort_by_key(|wait| wait.since);
+    waiting.truncate(WAITING_MAX);
+}
+
 fn totals_report(waits: &CauseWaits) -> WaitTotalsReport {
     WaitTotalsReport {
         waits_for: cause_word(waits.longest.wait.cause).into(),
@@ -96,5 +101,24 @@ fn cause_word(cause: WaitCause) -> &'static str {
         WaitCause::StoredPage => "stored-page",
         WaitCause::Commit => "commit",
         WaitCause::WriteBack => "write-back",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_of_too_many_waits_are_kept() {
+        let wait = |since| RequestWait {
+            origin: Origin::UNMATCHED,
+            cause: WaitCause::Commit,
+            since: Duration::from_millis(since),
+            lent_for: None,
+        };
+        let mut waiting: Vec<RequestWait> = (0..300).rev().map(wait).collect();
+        keep_longest(&mut waiting);
+        let longest: Vec<RequestWait> = (0..WAITING_MAX as u64).map(wait).collect();
+        assert_eq!(waiting, longest);
     }
 }
