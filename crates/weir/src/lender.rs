@@ -4,7 +4,7 @@
 //! which locks critical tasks wait. It lends to what waits at that moment, so there is nothing to take back. Without the
 //! permission to read the waits of a task it guesses from the files that critical tasks used lately.
 
-use crate::lending_plan::{TaskWaits, loans_for, loans_to_suspects};
+use crate::lending_plan::{OVERDUE, TaskWaits, loans_at, overdue_requests};
 use crate::mount_point::device_of;
 use cache::{Cache, TaskLoan};
 use fs::{Fs, Ino};
@@ -20,13 +20,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use weir_status::LendingReport;
-
-/// A background request that takes longer may hold up others. Also the shortest pause between two looks.
-const OVERDUE: Duration = Duration::from_millis(2);
-
-/// A background request that takes longer may hold up a critical task whose waits cannot be read. Most requests that
-/// wait for a disk are shorter.
-const SUSPICIOUS: Duration = Duration::from_millis(20);
 
 /// Looks take at most one part in so many of the time of a processor.
 const PROCESSOR_PART: u32 = 100;
@@ -131,18 +124,15 @@ impl Lender {
 
     /// The loans to make at this moment.
     fn look(&mut self) -> Vec<TaskLoan> {
-        let overdue = self.requests.older_than(OVERDUE);
+        let now = Instant::now();
+        let overdue = overdue_requests(self.requests.under_way(), now);
         if overdue.is_empty() {
             return Vec::new();
         }
         self.counters.looks.fetch_add(1, Ordering::Relaxed);
         let critical = self.classes.recent_critical_tasks(&mut self.cursor, CRITICAL_TASKS_MAX);
-        let mut loans = loans_for(&critical, &overdue, &mut self.waits);
-        if self.waits.was_refused {
-            let latest = Instant::now() - SUSPICIOUS;
-            let are_used = |locks: &LockedInodes| self.requests.are_used_by_critical(locks);
-            loans.extend(loans_to_suspects(&overdue, latest, are_used));
-        }
+        let are_used = |locks: &LockedInodes| self.requests.are_used_by_critical(locks);
+        let mut loans = loans_at(now, &critical, &overdue, &mut self.waits, are_used);
         loans.truncate(LOANS_MAX);
         loans
     }
@@ -253,6 +243,10 @@ impl TaskWaits for MountWaits {
             }
             Err(_) => TaskWait::Other,
         }
+    }
+
+    fn was_refused(&self) -> bool {
+        self.was_refused
     }
 
     fn is_critical(&self, task: u32, inode: Ino) -> bool {
