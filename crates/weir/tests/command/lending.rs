@@ -22,13 +22,11 @@ fn with_mount_by(mount: fn(&Sandbox, &[&str]) -> Mounted, test: impl FnOnce(&Mou
         return;
     }
     let sandbox = Sandbox::formatted();
-    let rules = sandbox.path("rules");
-    fs::write(&rules, "background thread=scribe\n").expect("a file");
-    let rules = rules.to_str().expect("UTF-8");
-    let mounted = mount(&sandbox, &["--policy", "critical", "--rules", rules]);
+    let rules = sandbox.rules_file("background thread=scribe\n");
+    let mounted = mount(&sandbox, &["--policy", "critical", "--rules", &rules]);
     fs::write(mounted.path("file"), vec![1; FILE_BYTES]).expect("space");
     fs::write(mounted.path("other"), vec![1; 64 << 10]).expect("space");
-    test(&mounted, &["--policy", "critical+process+io", "--rules", rules]);
+    test(&mounted, &["--policy", "critical+process+io", "--rules", &rules]);
     mounted.unmount();
 }
 
