@@ -87,7 +87,7 @@ fn totals_report(waits: &CauseWaits) -> WaitTotalsReport {
 }
 
 /// The time since 1970.
-fn unix_time() -> Duration {
+pub(crate) fn unix_time() -> Duration {
     Duration::from_nanos(u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0))
 }
 

@@ -3,7 +3,9 @@
 use crate::cli::WhyArgs;
 use crate::control_client::WeirMount;
 use crate::error::WeirError;
+use crate::status_report::whole_millis;
 use crate::waits_print;
+use crate::waits_report::unix_time;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -84,25 +86,38 @@ fn add_paths(report: &mut WaitsReport, dir: &Path) {
 fn add_titles(report: &mut WaitsReport) {
     let tasks: BTreeSet<u32> =
         waits_of(report).flat_map(|wait| [wait.task, wait.lent_for]).flatten().collect();
-    let titles = read_titles(tasks);
-    let title = |task: Option<u32>| titles.get(&task?).cloned();
+    let found = read_titles(tasks);
     for wait in waits_of(report) {
-        wait.title = title(wait.task);
-        wait.lent_for_title = title(wait.lent_for);
+        wait.title = title_during(wait, wait.task, &found);
+        wait.lent_for_title = title_during(wait, wait.lent_for, &found);
     }
+}
+
+/// The title of a thread; none if the thread began after the wait: it has the id of another one that is gone.
+fn title_during(wait: &WaitReport, task: Option<u32>, found: &HashMap<u32, TitledThread>) -> Option<String> {
+    let TitledThread { title, began_unix_ms } = found.get(&task?)?;
+    let ended_unix_ms = wait.began_unix_ms as f64 + wait.waited_ms;
+    (*began_unix_ms as f64 <= ended_unix_ms).then(|| title.clone())
 }
 
 fn waits_of(report: &mut WaitsReport) -> impl Iterator<Item = &mut WaitReport> {
     report.waiting.iter_mut().chain(&mut report.ended).chain(&mut report.longest)
 }
 
+/// The title of a thread's process, and when the thread began, in milliseconds since 1970.
+struct TitledThread {
+    title: String,
+    began_unix_ms: u64,
+}
+
 /// The titles of threads, as far as they can be read soon.
-fn read_titles(tasks: BTreeSet<u32>) -> HashMap<u32, String> {
+fn read_titles(tasks: BTreeSet<u32>) -> HashMap<u32, TitledThread> {
     let (tell, told) = mpsc::channel();
     let read = move || {
         for task in tasks {
             let Ok(found) = host::read_task(task) else { continue };
-            let sent = tell.send((task, found.facts.title));
+            let began_unix_ms = whole_millis(unix_time().saturating_sub(found.age()));
+            let sent = tell.send((task, TitledThread { title: found.facts.title, began_unix_ms }));
             if sent.is_err() {
                 return;
             }
@@ -112,8 +127,8 @@ fn read_titles(tasks: BTreeSet<u32>) -> HashMap<u32, String> {
     // Without the thread there are no titles.
     if thread::Builder::new().name("titles".into()).spawn(read).is_ok() {
         let until = Instant::now() + TITLES_WAIT;
-        while let Ok((task, title)) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            titles.insert(task, title);
+        while let Ok((task, found)) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            titles.insert(task, found);
         }
     }
     titles
@@ -122,6 +137,18 @@ fn read_titles(tasks: BTreeSet<u32>) -> HashMap<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_began_after_a_wait_is_another() {
+        let wait = WaitReport { began_unix_ms: 1_000, waited_ms: 20.5, ..WaitReport::default() };
+        let title = |began_unix_ms| {
+            let found = HashMap::from([(7, TitledThread { title: "db".into(), began_unix_ms })]);
+            title_during(&wait, Some(7), &found)
+        };
+        assert_eq!(title(1_020).as_deref(), Some("db"));
+        assert_eq!(title(1_021), None);
+        assert_eq!(title_during(&wait, Some(8), &HashMap::new()), None);
+    }
 
     #[test]
     fn waits_are_counted_by_cause() {
