@@ -337,8 +337,8 @@ pub(crate) struct StatusArgs {
 
 /// Show which requests wait, or have waited, for what, and because of whom
 ///
-/// Counts all waits of a millisecond and more since the mount, by what the requests waited for. Then shows the requests
-/// that wait now, the longest wait of each kind since the mount, and the last 256 waits, the newest first: when a wait
+/// Counts all waits of a millisecond and more since the mount, by what the requests waited for; of a file or a process,
+/// those that are shown as ended. Then shows the requests that wait now, the longest wait of each kind since the mount, and the last 256 waits, the newest first: when a wait
 /// began, how long it took, who waited, and for what. Under a policy also the class of the request, the rule, if any, that
 /// decided it, and for which critical program the request was lent priority. Times are in UTC. Of a file that its thread
 /// has closed you see the inode: `find DIR -inum N` finds its name. Waits in the kernel, such as for
