@@ -459,6 +459,8 @@ pub struct LendingReport {
     pub looks: u64,
     /// Times that a background program could go on at once because a critical one waited for it.
     pub lent: u64,
+    /// Requests that wait at this moment with priority that was lent to them.
+    pub present: u64,
 }
 
 /// The part of the buffer of the requests that a rule decides.

@@ -6,7 +6,7 @@
 
 use crate::lending_plan::{OVERDUE, TaskWaits, loans_at, overdue_requests};
 use crate::mount_point::device_of;
-use cache::{Cache, TaskLoan};
+use cache::{Cache, RequestWait, TaskLoan};
 use fs::{Fs, Ino};
 use fuse::{BackgroundRequests, LockedInodes, RequestClasses, TaskCursor};
 use host::{MountTable, OpenInode, TaskReadError, TaskWait, TaskWaitReader};
@@ -48,10 +48,11 @@ pub(crate) struct LendingCounters {
 }
 
 impl LendingCounters {
-    /// The part `lending` of `weir status`.
-    pub(crate) fn report(&self) -> LendingReport {
+    /// The part `lending` of `weir status`, of a mount on which these requests wait.
+    pub(crate) fn report(&self, waiting: &[RequestWait]) -> LendingReport {
+        let present = waiting.iter().filter(|wait| wait.lent_for.is_some()).count() as u64;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        LendingReport { looks: count(&self.looks), lent: count(&self.lent) }
+        LendingReport { looks: count(&self.looks), lent: count(&self.lent), present }
     }
 }
 
@@ -263,6 +264,8 @@ impl TaskWaits for MountWaits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cache::WaitCause;
+    use request::Origin;
 
     /// Looks that take `spent` each for `time`. Returns how many there were, and the longest pause.
     fn looks_in(time: Duration, spent: impl Fn(u32) -> Duration) -> (u32, Duration) {
@@ -280,6 +283,18 @@ mod tests {
             looks += 1;
         }
         (looks, longest)
+    }
+
+    #[test]
+    fn a_loan_is_present_while_its_request_waits() {
+        let wait = |lent_for| RequestWait {
+            origin: Origin::UNMATCHED,
+            cause: WaitCause::WriteBack,
+            since: Duration::ZERO,
+            lent_for,
+        };
+        let report = LendingCounters::default().report(&[wait(None), wait(Some(7)), wait(Some(0))]);
+        assert_eq!(report, LendingReport { looks: 0, lent: 0, present: 2 });
     }
 
     #[test]

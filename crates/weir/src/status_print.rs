@@ -95,9 +95,9 @@ fn print_policy(SettingsReport { data, policy, rules, .. }: &SettingsReport, len
     };
     println!("  policy     {policy}{rules}; data {data}");
     if policy.starts_with("critical+") {
-        let LendingReport { looks, lent } = lending;
+        let LendingReport { looks, lent, present } = lending;
         println!(
-            "  lending    {lent} loans to background programs that critical ones waited for; {looks} looks"
+            "  lending    {lent} loans to background programs that critical ones waited for, {present} now; {looks} looks"
         );
     }
 }

@@ -170,7 +170,7 @@ impl WritePolicy {
 
     /// What was lent.
     pub(crate) fn lending_report(&self) -> LendingReport {
-        self.lending.report()
+        self.lending.report(&self.cache.waits().waiting)
     }
 
     /// The policy, and its rules with the threads for which each holds.

@@ -259,7 +259,7 @@ fn status_shows_the_policy_and_its_rules() {
     succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "critical+process"]));
     assert_says(
         &shown(),
-        "  lending    0 loans to background programs that critical ones waited for; 0 looks\n",
+        "  lending    0 loans to background programs that critical ones waited for, 0 now; 0 looks\n",
     );
     mounted.unmount();
 }
