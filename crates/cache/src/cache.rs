@@ -592,12 +592,16 @@ impl Cache {
         self.parts.shared.buffer().transaction_bytes_max()
     }
 
-    /// Who waits, and the last waits of a millisecond and more.
+    /// The requests that wait, and the waits of a millisecond and more that have ended.
     pub fn waits(&self) -> RequestWaits {
         let state = self.parts.shared.state();
         let waiting = state.space.admission.waits().chain(state.log.syncs.waits()).chain(state.reads.waits());
-        let waiting = waiting.copied().collect();
-        RequestWaits { now: self.parts.shared.now(), waiting, ended: state.waits.ended() }
+        RequestWaits {
+            now: self.parts.shared.now(),
+            waiting: waiting.copied().collect(),
+            ended: state.waits.ended(),
+            by_cause: state.waits.by_cause(),
+        }
     }
 
     /// The current state, for reports.

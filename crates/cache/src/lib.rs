@@ -54,7 +54,7 @@ pub use planted_bug::{CacheBug, end_refusal, plant, refuse_next_change};
 pub use range_ops::TRANSFER_PAGES_MAX;
 pub use read::seek::{CountEffort, SeekTarget};
 pub use recover::RecoveredBuffer;
-pub use request_wait::{EndedWait, RequestWait, RequestWaits, TaskLoan, WaitCause};
+pub use request_wait::{CauseWaits, EndedWait, RequestWait, RequestWaits, TaskLoan, WaitCause};
 pub use rescue::UNFINISHED_RESCUE;
 pub use rule_shares::RuleShare;
 pub use settings::{CacheSettings, FetchMode};

@@ -1,16 +1,16 @@
 //! Waits of requests: who waits, for what, since when, and for whom priority was lent meanwhile.
 //!
-//! Each request that waits has a [`RequestWait`] in its queue. When the wait ends, the [`WaitLog`] keeps it if it was
-//! long. Both are parts of the state under the cache's one lock, and begin empty after a crash.
+//! Each request that waits has a [`RequestWait`] in its queue. When the wait ends, the [`WaitLog`] counts and keeps it
+//! if it was long. Both are parts of the state under the cache's one lock, and begin empty after a crash.
 
 use request::{Origin, RequestClass};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The waits that a [`WaitLog`] keeps.
+/// The last waits that a [`WaitLog`] keeps, besides the longest for each cause.
 const WAITS_KEPT: usize = 256;
 
-/// A shorter wait is not kept.
+/// A shorter wait is neither counted nor kept.
 const LONG_WAIT: Duration = Duration::from_millis(1);
 
 /// What a request waits for.
@@ -62,6 +62,17 @@ pub struct EndedWait {
     pub took: Duration,
 }
 
+/// The long waits for one cause that have ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CauseWaits {
+    /// How many there were.
+    pub count: u64,
+    /// How long they took together.
+    pub total: Duration,
+    /// The first of the longest, which has the cause.
+    pub longest: EndedWait,
+}
+
 /// The waits of a cache, for a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestWaits {
@@ -71,6 +82,8 @@ pub struct RequestWaits {
     pub waiting: Vec<RequestWait>,
     /// The last long waits that have ended, in the order of their ends.
     pub ended: Vec<EndedWait>,
+    /// All long waits that have ended since the cache was opened: an entry for each cause, in no order.
+    pub by_cause: Vec<CauseWaits>,
 }
 
 /// Priority that is lent to a task.
@@ -102,14 +115,26 @@ impl RequestWait {
     }
 }
 
-/// The last long waits.
+impl CauseWaits {
+    fn add(&mut self, ended: EndedWait) {
+        self.count += 1;
+        self.total += ended.took;
+        if ended.took > self.longest.took {
+            self.longest = ended;
+        }
+    }
+}
+
+/// The last long waits, and what is known of all.
 pub(crate) struct WaitLog {
     ended: VecDeque<EndedWait>,
+    /// In the order in which the causes first occurred.
+    by_cause: Vec<CauseWaits>,
 }
 
 impl Default for WaitLog {
     fn default() -> WaitLog {
-        WaitLog { ended: VecDeque::with_capacity(WAITS_KEPT) }
+        WaitLog { ended: VecDeque::with_capacity(WAITS_KEPT), by_cause: Vec::new() }
     }
 }
 
@@ -125,6 +150,10 @@ impl WaitLog {
 
     #[cold]
     fn keep(&mut self, ended: EndedWait) {
+        match self.by_cause.iter_mut().find(|waits| waits.longest.wait.cause == ended.wait.cause) {
+            Some(waits) => waits.add(ended),
+            None => self.by_cause.push(CauseWaits { count: 1, total: ended.took, longest: ended }),
+        }
         if self.ended.len() == WAITS_KEPT {
             self.ended.pop_front();
         }
@@ -134,6 +163,11 @@ impl WaitLog {
     /// The kept waits, in the order of their ends.
     pub(crate) fn ended(&self) -> Vec<EndedWait> {
         self.ended.iter().copied().collect()
+    }
+
+    /// All long waits, by cause.
+    pub(crate) fn by_cause(&self) -> Vec<CauseWaits> {
+        self.by_cause.clone()
     }
 }
 
@@ -160,10 +194,31 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_wait_for_a_cause_outlasts_the_last_ones() {
+        let mut waits = WaitLog::default();
+        let mut end = |task, cause, millis| {
+            let wait = RequestWait { cause, ..wait(task) };
+            waits.note_end(&wait, wait.since + Duration::from_millis(millis));
+        };
+        end(1, WaitCause::Commit, 2);
+        end(2, WaitCause::Commit, 900);
+        end(3, WaitCause::Commit, 900);
+        end(4, WaitCause::StoredPage, 30);
+        (0..WAITS_KEPT).for_each(|_| end(5, WaitCause::Commit, 1));
+        let found = waits.by_cause().into_iter().map(|waits| {
+            let CauseWaits { count, total, longest } = waits;
+            (longest.wait.cause, longest.wait.origin.task, longest.took.as_millis(), count, total.as_millis())
+        });
+        let commits = (WaitCause::Commit, 2, 900, 259, 2058);
+        assert_eq!(found.collect::<Vec<_>>(), [commits, (WaitCause::StoredPage, 4, 30, 1, 30)]);
+        assert!(waits.ended().iter().all(|ended| ended.wait.origin.task == 5));
+    }
+
+    #[test]
     fn a_wait_that_ends_before_it_begins_is_short() {
         let mut waits = WaitLog::default();
         waits.note_end(&wait(1), Duration::ZERO);
-        assert_eq!(waits.ended(), []);
+        assert_eq!((waits.ended(), waits.by_cause()), (Vec::new(), Vec::new()));
     }
 
     #[test]

@@ -229,3 +229,38 @@ impl SyncQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use request::Origin;
+
+    /// Whether a sync that waits for a commit counts as one that needs nothing but the log.
+    fn is_log_only(class: RequestClass, cause: WaitCause, lent_for: Option<u32>) -> bool {
+        let origin = Origin { class, ..Origin::UNMATCHED };
+        let wait = RequestWait { lent_for, ..RequestWait::new(origin, cause, Duration::ZERO) };
+        let mut syncs = SyncQueue::default();
+        let target = syncs.target(Lsn(1));
+        syncs.park(wait, target, Box::new(|_| {}));
+        syncs.any_critical_log_only(Duration::from_secs(7))
+    }
+
+    #[test]
+    fn only_critical_syncs_that_never_waited_for_the_store_are_log_only() {
+        use RequestClass::{Background, Critical};
+        assert!(is_log_only(Critical, WaitCause::Commit, None));
+        assert!(is_log_only(Background, WaitCause::Commit, Some(9)), "it is lent to");
+        assert!(!is_log_only(Background, WaitCause::Commit, None));
+        assert!(!is_log_only(Critical, WaitCause::WriteBack, None), "the store had to come first");
+    }
+
+    #[test]
+    fn a_client_that_syncs_in_a_loop_counts_between_its_syncs() {
+        let mut syncs = SyncQueue::default();
+        let last = Duration::from_secs(7);
+        assert!(!syncs.any_critical_log_only(last));
+        syncs.note_log_only_sync(last);
+        assert!(syncs.any_critical_log_only(last + SYNC_LOOP_GAP_MAX - Duration::from_nanos(1)));
+        assert!(!syncs.any_critical_log_only(last + SYNC_LOOP_GAP_MAX));
+    }
+}

@@ -56,6 +56,11 @@ mod shipped {
 }
 use shipped::*;
 
+#[path = "all/common/disks.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod disks;
+use disks::Disks;
+
 // Re-exports as in `src/lib.rs`.
 use crate::admission::SpaceReservation;
 use crate::cache::Cache;
@@ -66,8 +71,8 @@ use crate::settings::CacheSettings;
 use crate::task::{BackgroundTask, CacheCompletion, StepProgress};
 
 use ::buffer::Buffer;
-use ::store::{NewVolume, Store, StoreLayout};
-use device::{Clock, Incarnation, Lsn, StoreId, VolumeId};
+use ::store::Store;
+use device::{Clock, Lsn, StoreId, VolumeId};
 use request::Origin;
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::RandomScheduler;
@@ -103,30 +108,13 @@ fn failure(model: impl Fn() + Send + Sync + 'static) -> String {
     message.or_else(|| failed.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default()
 }
 
-/// Makes volume 0 in a new store, as `weir format` does.
-fn make_main(disk: &Arc<SimDisk>) {
-    let begun = |incarnation| {
-        let store = Store::open(disk.clone()).expect("a new store");
-        store.begin(Incarnation(incarnation)).expect("a higher one");
-        store
-    };
-    let main = NewVolume { name: "main", ..NewVolume::default() };
-    begun(1).volumes().create(&main, &[], Lsn(0)).expect("space");
-    // Nothing is left in the log.
-    begun(2);
-}
-
 /// An empty store and its buffer. Every order gets copies.
-static FORMATTED: LazyLock<[Arc<SimDisk>; 2]> = LazyLock::new(|| {
-    let disk = |name, blocks| SimDisk::new(name, blocks, &PowerSupply::new(), 7);
-    let store = disk("store", STORE_BLOCKS);
-    let buffer = disk("buffer", BUFFER_BLOCKS);
-    let layout = StoreLayout { id: ID, segment_blocks: Some(SEGMENT_BLOCKS) };
-    Store::format(&*store, &layout).expect("a disk that is large enough");
-    make_main(&store);
-    Buffer::format(&*buffer, ID).expect("a disk that is large enough");
-    [store, buffer]
-});
+static FORMATTED: LazyLock<Disks> =
+    LazyLock::new(|| Disks::new(7, STORE_BLOCKS, BUFFER_BLOCKS, SEGMENT_BLOCKS));
+
+fn copies() -> [Arc<SimDisk>; 2] {
+    [&FORMATTED.store, &FORMATTED.buffer].map(|disk| disk.fork(&PowerSupply::new(), 7))
+}
 
 /// A clock: looking at it takes time, in which other threads go on.
 struct Ticking(AtomicU64);
@@ -224,7 +212,7 @@ fn committer(cache: &Cache, stopping: &AtomicBool) {
 /// Clients sync, by themselves and by the committer. The cache is stopped while they wait, or afterwards.
 /// Half of the time the buffer fails at some point.
 fn clients_and_a_committer(sync: Ask) {
-    let [store, buffer] = FORMATTED.each_ref().map(|disk| disk.fork(&PowerSupply::new(), 7));
+    let [store, buffer] = copies();
     let store = Arc::new(Store::open(store).expect("an empty store"));
     // Either a client commits for itself, or the committer for all.
     let commit_inline_below = Duration::from_secs(thread_rng().gen_range(0..2));
@@ -298,7 +286,7 @@ fn in_silence(cache: &Cache, mut reservation: SpaceReservation) {
 /// transaction, which has to wait for that space if it comes first.
 fn one_waits_for_the_space_of_another(give_back: GiveBack) {
     static BYTES: [u8; 4096] = [b'w'; 4096];
-    let [store, buffer] = FORMATTED.each_ref().map(|disk| disk.fork(&PowerSupply::new(), 7));
+    let [store, buffer] = copies();
     let store = Arc::new(Store::open(store).expect("an empty store"));
     let clock = Arc::new(Ticking(AtomicU64::new(0)));
     let cache = Cache::open(store, buffer, clock, CacheSettings::default()).expect("an empty buffer");

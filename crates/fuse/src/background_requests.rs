@@ -9,7 +9,7 @@ use crate::recent_inodes::RecentInodes;
 use fs::Ino;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// The background requests of a mount that are not yet answered.
 #[derive(Debug, Default)]
@@ -124,12 +124,9 @@ impl BackgroundRequests {
         !list.is_closed
     }
 
-    /// The requests that have been under way for at least `age`.
-    pub fn older_than(&self, age: Duration) -> Vec<BackgroundRequest> {
-        let now = Instant::now();
-        let list = self.list();
-        let is_old = |request: &&BackgroundRequest| now.saturating_duration_since(request.since) >= age;
-        list.requests.values().filter(is_old).copied().collect()
+    /// The requests that are under way, in no order.
+    pub fn under_way(&self) -> Vec<BackgroundRequest> {
+        self.list().requests.values().copied().collect()
     }
 
     /// Notes that a critical task uses `inode`.
@@ -176,8 +173,8 @@ mod tests {
 
     const LOCKS: LockedInodes = LockedInodes { inode: Ino(3), other: None, changes_names: false };
 
-    fn tasks(requests: &BackgroundRequests, age: Duration) -> Vec<u32> {
-        let mut tasks: Vec<u32> = requests.older_than(age).iter().map(|request| request.task).collect();
+    fn tasks(requests: &BackgroundRequests) -> Vec<u32> {
+        let mut tasks: Vec<u32> = requests.under_way().iter().map(|request| request.task).collect();
         tasks.sort_unstable();
         tasks
     }
@@ -187,12 +184,11 @@ mod tests {
         let requests = Arc::new(BackgroundRequests::default());
         let first = requests.enter(1, 71, LOCKS);
         let second = requests.enter(2, 72, LOCKS);
-        assert_eq!(tasks(&requests, Duration::ZERO), [71, 72]);
-        assert_eq!(tasks(&requests, Duration::from_secs(3600)), []);
+        assert_eq!(tasks(&requests), [71, 72]);
         drop(first);
-        assert_eq!(tasks(&requests, Duration::ZERO), [72]);
+        assert_eq!(tasks(&requests), [72]);
         drop(second);
-        assert_eq!(tasks(&requests, Duration::ZERO), []);
+        assert_eq!(tasks(&requests), []);
     }
 
     #[test]
@@ -202,7 +198,7 @@ mod tests {
         let waiting = requests.clone();
         let waiter = thread::spawn(move || {
             woken.send(waiting.wait_for_one()).expect("the test waits");
-            while !waiting.older_than(Duration::ZERO).is_empty() {
+            while !waiting.under_way().is_empty() {
                 thread::yield_now();
             }
             woken.send(waiting.wait_for_one()).expect("the test waits");

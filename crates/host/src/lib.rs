@@ -45,5 +45,7 @@ pub use shell::shell_quoted;
 pub use sparse::spare_bytes;
 pub use task::{TAG_VARIABLE, TaskOrigin, TaskReadError, TaskSnapshot, is_task, read_task, read_task_origin};
 pub use task_activity::{TaskActivity, TaskActivityReader};
-pub use task_wait::{OpenInode, TaskWait, TaskWaitReader, open_path, process_threads, processes};
+pub use task_wait::{
+    OpenInode, TaskWait, TaskWaitReader, open_path, process_threads, process_tree, processes,
+};
 pub use write_out::write_out;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-/// Milliseconds of a tick in `/proc/stat`: USER_HZ is 100 on every Linux.
-const TICK_MS: u64 = 10;
+/// Milliseconds of a tick in /proc: USER_HZ is 100 on every Linux.
+pub(crate) const TICK_MS: u64 = 10;
 
 /// Times of the machine's processors since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

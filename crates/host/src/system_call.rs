@@ -19,7 +19,7 @@ pub(crate) struct SystemCall {
     pub(crate) arguments: [u64; 6],
 }
 
-/// Reads the system calls that tasks are in. This takes the permission to trace a task.
+/// Reads the system calls that tasks are in. For tasks of other users this takes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
 #[derive(Debug, Default)]
 pub(crate) struct SystemCallReader {
     /// `/proc/TASK/syscall`, by task. Such a file stays about its task even if the thread id is reused.

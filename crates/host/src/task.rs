@@ -1,11 +1,14 @@
 //! What /proc says about a task: a thread, by its id.
 
+use crate::processor_times::TICK_MS;
 use request::TaskFacts;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open, openat};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::time::Duration;
 
 /// As many bytes of a command line as are read.
 const TITLE_BYTES_MAX: u64 = 4096;
@@ -26,6 +29,14 @@ pub struct TaskSnapshot {
     pub has_terminal: bool,
     /// The id of the thread's process.
     pub process: u32,
+}
+
+impl TaskSnapshot {
+    /// For how long the thread has run, rounded up to the next tick.
+    pub fn age(&self) -> Duration {
+        let since_boot = Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default();
+        since_boot.saturating_sub(Duration::from_millis(self.start_ticks * TICK_MS))
+    }
 }
 
 /// Where a task comes from.
@@ -185,6 +196,7 @@ mod tests {
     use std::process::Command;
     use std::sync::mpsc::channel;
     use std::thread;
+    use std::time::Instant;
 
     #[test]
     fn a_tag_is_found_in_the_environment() {
@@ -194,6 +206,7 @@ mod tests {
 
     #[test]
     fn threads_have_facts_of_their_own() {
+        let begun = Instant::now();
         let (send, receive) = channel();
         let (end, ended) = channel::<()>();
         let run = move || {
@@ -210,6 +223,8 @@ mod tests {
         assert_eq!(task.facts.title, own.facts.title, "a process has one title");
         assert_ne!(task.facts.thread, own.facts.thread);
         assert!(task.start_ticks >= own.start_ticks && own.start_ticks > 0);
+        assert!(task.age() <= begun.elapsed() + Duration::from_millis(TICK_MS), "{:?}", task.age());
+        assert!(own.age() >= task.age());
         assert_eq!([task.process, own.process], [std::process::id(); 2]);
         assert_eq!(read_task(id).expect("it runs"), task);
         drop(end);

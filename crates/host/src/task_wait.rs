@@ -1,7 +1,8 @@
 //! Locks of the kernel that a task may wait for, from the system call that it is in.
 
 use crate::system_call::{SystemCall, SystemCallReader};
-use crate::task::TaskReadError;
+use crate::task::{TaskReadError, read_task_origin};
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
@@ -28,7 +29,8 @@ pub struct OpenInode {
     pub mount_id: u64,
 }
 
-/// Reads which locks tasks may wait for. This takes the permission to trace a task.
+/// Reads which locks tasks may wait for. For tasks of other users this takes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: both
+/// for `syscall`, which its owner alone may open, and the first for `fdinfo`.
 ///
 /// None of what is read leads to a file system, so a reader cannot wait for the locks itself.
 #[derive(Debug, Default)]
@@ -68,6 +70,24 @@ pub fn processes() -> io::Result<Vec<u32>> {
 pub fn process_threads(process: u32, max: usize) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).take(max).collect()
+}
+
+/// A process and its descendants, as far as this user can see them. Those of a process that has ended are not found: they
+/// have another parent.
+pub fn process_tree(process: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    for child in processes().unwrap_or_default() {
+        if let Ok(origin) = read_task_origin(child) {
+            children.entry(origin.parent).or_default().push(child);
+        }
+    }
+    let mut tree = vec![process];
+    let mut next = 0;
+    while let Some(parent) = tree.get(next) {
+        tree.extend(children.remove(parent).unwrap_or_default());
+        next += 1;
+    }
+    tree
 }
 
 /// The path through which a task has an inode open; `None` if it has not, or this user may not know. As with
@@ -221,10 +241,15 @@ pub(crate) fn parse_open_inode(fdinfo: &str) -> Option<OpenInode> {
 mod tests {
     use super::*;
     use rustix::fs::{FlockOperation, flock};
-    use rustix::thread::gettid;
-    use std::io::Read;
+    use rustix::process::{Signal, Uid, geteuid, kill_process};
+    use rustix::thread::{
+        CapabilitySet, CapabilitySets, gettid, set_capabilities, set_keep_capabilities, set_thread_res_uid,
+    };
+    use std::io::{BufRead, BufReader, Read};
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
     use std::sync::mpsc::channel;
     use std::thread;
     use std::time::{Duration, Instant};
@@ -309,6 +334,61 @@ mod tests {
             || flock(file.as_file(), FlockOperation::Unlock).expect("it was held"),
         );
         assert!(matches!(found, TaskWait::FileLock(locked) if locked.inode == inode));
+    }
+
+    /// Reads the wait of `task` in a thread of another user, which has these capabilities.
+    fn read_with(capabilities: CapabilitySet, task: u32) -> Result<TaskWait, TaskReadError> {
+        let read = move || {
+            let nobody = Uid::from_raw(65534);
+            set_keep_capabilities(true).expect("always possible");
+            set_thread_res_uid(nobody, nobody, nobody).expect("root may");
+            let none = CapabilitySet::empty();
+            let sets = CapabilitySets { effective: capabilities, permitted: capabilities, inheritable: none };
+            set_capabilities(None, sets).expect("fewer than before");
+            TaskWaitReader::default().read(task)
+        };
+        thread::spawn(read).join().expect("no panic")
+    }
+
+    #[test]
+    fn tasks_of_other_users_take_two_capabilities() {
+        if !geteuid().is_root() {
+            eprintln!("skipped: not root");
+            return;
+        }
+        let mut reader = Command::new("cat").uid(1).stdin(Stdio::piped()).spawn().expect("cat starts");
+        let both = CapabilitySet::SYS_PTRACE | CapabilitySet::DAC_READ_SEARCH;
+        let begun = Instant::now();
+        let waits = || matches!(read_with(both, reader.id()), Ok(TaskWait::Inodes(_)));
+        while !waits() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", read_with(both, reader.id()));
+        }
+        for less in [CapabilitySet::SYS_PTRACE, CapabilitySet::DAC_READ_SEARCH] {
+            let refused = read_with(less, reader.id());
+            assert!(matches!(refused, Err(TaskReadError::NotPermitted)), "{less:?}: {refused:?}");
+        }
+        reader.kill().and_then(|()| reader.wait()).expect("a child of ours");
+    }
+
+    #[test]
+    fn a_tree_has_grandchildren() {
+        let mut shell = Command::new("sh")
+            .args(["-c", "sleep 60 & echo $!; wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("sh starts");
+        let mut line = String::new();
+        let output = shell.stdout.take().expect("a pipe");
+        BufReader::new(output).read_line(&mut line).expect("it runs");
+        let sleeper: u32 = line.trim().parse().expect("a process id");
+        let own = process_tree(std::process::id());
+        let of_shell = process_tree(shell.id());
+        shell.kill().and_then(|()| shell.wait()).expect("a child of ours");
+        let sleeper_id = rustix::process::Pid::from_raw(sleeper as i32).expect("not 0");
+        kill_process(sleeper_id, Signal::KILL).expect("nobody else's");
+        assert_eq!(of_shell, [shell.id(), sleeper]);
+        assert_eq!(own[0], std::process::id());
+        assert!(own.contains(&shell.id()) && own.contains(&sleeper));
     }
 
     #[test]

@@ -459,6 +459,8 @@ pub struct LendingReport {
     pub looks: u64,
     /// Times that a background program could go on at once because a critical one waited for it.
     pub lent: u64,
+    /// Requests that wait at this moment with priority that was lent to them.
+    pub present: u64,
 }
 
 /// The part of the buffer of the requests that a rule decides.
@@ -483,6 +485,27 @@ pub struct WaitsReport {
     pub waiting: Vec<WaitReport>,
     /// The last 256 waits of a millisecond and more that have ended, the newest first.
     pub ended: Vec<WaitReport>,
+    /// For each `waits_for`, the longest wait since the mount that has ended, the longest of all first.
+    pub longest: Vec<WaitReport>,
+    /// All waits of a millisecond and more that have ended since the mount, for each `waits_for`, those with the most time
+    /// first. If you asked for a file or a process, only those in `ended`.
+    pub totals: Vec<WaitTotalsReport>,
+    /// The policy in force; null for `none`. The classes of the waits count only under a `critical` policy.
+    pub policy: Option<String>,
+}
+
+/// The waits for one thing, counted.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WaitTotalsReport {
+    /// As in `ended`.
+    pub waits_for: String,
+    /// How many waits there were.
+    pub count: u64,
+    /// How long they took together, in milliseconds.
+    pub total_ms: f64,
+    /// How long the longest took, in milliseconds.
+    pub longest_ms: f64,
 }
 
 /// A wait of a request.

@@ -25,21 +25,34 @@ struct AssignedClass {
 }
 
 impl AssignedClasses {
-    /// Assigns a class to the process or thread `id`, or withdraws it. Drops the classes of ended ones.
+    /// Assigns a class to the process or thread `id`, or withdraws it. Drops the classes of ended ones. After an error the
+    /// classes are unchanged.
     pub(crate) fn assign(&self, id: u32, class: Option<RequestClass>) -> Result<(), TaskReadError> {
+        self.assign_by(host::read_task_origin, id, class)
+    }
+
+    fn assign_by(
+        &self,
+        origin_of: impl Fn(u32) -> Result<TaskOrigin, TaskReadError>,
+        id: u32,
+        class: Option<RequestClass>,
+    ) -> Result<(), TaskReadError> {
         let mut assigned = self.assigned();
-        assigned.retain(|&id, assigned| {
-            host::read_task_origin(id).is_ok_and(|found| found.start_ticks == assigned.start_ticks)
-        });
         match class {
             Some(class) => {
-                let start_ticks = host::read_task_origin(id)?.start_ticks;
+                let start_ticks = origin_of(id)?.start_ticks;
                 assigned.insert(id, AssignedClass { start_ticks, class });
             }
             None => {
                 assigned.remove(&id);
             }
         }
+        assigned.retain(|&id, assigned| match origin_of(id) {
+            Ok(found) => found.start_ticks == assigned.start_ticks,
+            Err(TaskReadError::Gone) => false,
+            // It may run.
+            Err(_) => true,
+        });
         Ok(())
     }
 
@@ -126,6 +139,22 @@ mod tests {
         classes.assign(std::process::id(), None).expect("always possible");
         assert!(classes.assigned().is_empty());
         assert!(matches!(classes.assign(0, class), Err(TaskReadError::Gone)));
+    }
+
+    #[test]
+    fn classes_are_kept_while_proc_cannot_be_read() {
+        let classes = AssignedClasses::default();
+        let own = std::process::id();
+        let class = Some(RequestClass::Background);
+        classes.assign(own, class).expect("it runs");
+        let without_descriptors = |_| {
+            let source = rustix::io::Errno::MFILE.into();
+            Err(TaskReadError::Io { file: "stat", source })
+        };
+        let refused = classes.assign_by(without_descriptors, 1, class);
+        assert!(matches!(refused, Err(TaskReadError::Io { .. })), "{refused:?}");
+        classes.assign_by(without_descriptors, 1, None).expect("nothing is read");
+        assert_eq!(classes.assigned().keys().copied().collect::<Vec<_>>(), [own]);
     }
 
     #[test]

@@ -293,8 +293,8 @@ pub(crate) enum WakeUpArg {
 /// Change a setting of a mounted store, while programs use it
 ///
 /// With --data, the store remembers the mode for later mounts. When the command returns, everything written
-/// before it is durable, and the new mode is in effect. If the command fails, the mode is unchanged. With
-/// --policy or --rules, the policy is in effect until the unmount; `--policy none` ends it.
+/// before it is durable, and the new mode is in effect. With --policy or --rules, the policy is in effect until the
+/// unmount; `--policy none` ends it. If the command fails, neither has changed.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("setting").args(["data", "policy", "rules"]).required(true).multiple(true)))]
 #[command(after_help = "\
@@ -354,9 +354,10 @@ pub(crate) struct StatusArgs {
 
 /// Show which requests wait, or have waited, for what, and because of whom
 ///
-/// Shows the requests that wait now, and the last 256 waits of a millisecond and more, the newest first: when a wait
-/// began, how long it took, who waited, and for what. Under a policy also the class of the request, the rule that decided
-/// it, and for which critical program the request was lent priority. Times are in UTC. Of a file that its thread
+/// Counts all waits of a millisecond and more since the mount, by what the requests waited for; of a file or a process,
+/// those that are shown as ended. Then shows the requests that wait now, the longest wait of each kind since the mount, and the last 256 waits, the newest first: when a wait
+/// began, how long it took, who waited, and for what. Under a policy also the class of the request, the rule, if any, that
+/// decided it, and for which critical program the request was lent priority. Times are in UTC. Of a file that its thread
 /// has closed you see the inode: `find DIR -inum N` finds its name. Waits in the kernel, such as for
 /// the lock of a file that another program writes, are waits of that other program here.
 #[derive(Debug, Args)]
@@ -379,7 +380,9 @@ pub(crate) struct WhyArgs {
     /// The directory on which the store is mounted; or a file or directory in it, for requests to that alone
     #[arg(value_name = "DIR|FILE")]
     pub(crate) path: PathBuf,
-    /// Only requests of this process, and those that were lent priority for its sake
+    /// Only requests of this process and of those that it started, and requests that were lent priority for their sake
+    ///
+    /// Processes that have ended are left out, and so are those that they started: weir cannot know any more whose they were.
     #[arg(long)]
     pub(crate) pid: Option<u32>,
     /// Print one JSON object, for scripts
@@ -570,7 +573,7 @@ pub(crate) struct VolumeDeleteArgs {
 ///
 /// The class counts on mounts with `--policy critical`, before all rules. Without --pid, weir runs COMMAND, and sets
 /// the variable WEIR_TAG in its environment. So `WEIR_TAG=background` in a systemd unit or a crontab has the
-/// same effect.
+/// same effect. Exit codes: those of COMMAND; 127 if there is no such program, 126 if it cannot be executed.
 ///
 /// With --pid, a running process gets the class within a second. So do its threads, and the processes that it has
 /// started or starts later, as long as the processes between run, too. This class counts in place of WEIR_TAG.

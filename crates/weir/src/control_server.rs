@@ -15,6 +15,7 @@ use crate::error::WeirError;
 use crate::mount_request;
 use crate::mounted_volume::MountedVolume;
 use crate::store_daemon::{RequestRefusal, ScrubFrom};
+use crate::write_policy::PolicyChoice;
 use host::{SocketPeer, socket_peer};
 use request::RequestClass;
 use rustix::net::{Shutdown, shutdown};
@@ -195,16 +196,7 @@ fn answer(line: &str, mounted: &MountedVolume, rights: ClientRights, peer: Optio
         Some("volume_clone") => reply_or_error(mounted.clone_volume(name, request["read_only"] == true)),
         Some("grow") => with_bytes(&request, |bytes| mounted.daemon.grow(bytes)),
         Some("grow_buffer") => with_bytes(&request, |bytes| mounted.daemon.grow_buffer(bytes)),
-        Some("tune") => match request["data"].as_str().and_then(DataMode::named) {
-            Some(mode) => reply_or_error(mounted.daemon.set_data_mode(mode).map(|()| json!({}))),
-            None => json!({ "error": "data: journal or ordered" }),
-        },
-        Some("tune_policy") => {
-            let (policy, rules) = (&request["policy"], &request["rules"]);
-            let changed =
-                mounted.set_policy(policy.as_str().unwrap_or_default(), rules.as_str().unwrap_or_default());
-            reply_or_error(changed.map(|is_missing| json!({ "file_is_missing": is_missing })))
-        }
+        Some("tune") => tune(&request, mounted),
         Some("class") => set_class(&request, mounted),
         Some("volume_create") => reply_or_error(mounted.daemon.create_volume(name).map(|()| json!({}))),
         Some("volume_rename") => {
@@ -223,6 +215,19 @@ fn with_bytes(request: &Value, work: impl FnOnce(Option<u64>) -> Result<Value, R
         return json!({ "error": "bytes: a number" });
     }
     reply_or_error(work(bytes.as_u64()))
+}
+
+/// Changes the data mode, the policy, or both.
+fn tune(request: &Value, mounted: &MountedVolume) -> Value {
+    let data = request["data"].as_str().and_then(DataMode::named);
+    if data.is_none() && !request["data"].is_null() {
+        return json!({ "error": "data: journal or ordered" });
+    }
+    let rules = request["rules"].as_str().unwrap_or_default();
+    let choice = request["policy"].as_str().map(|policy| PolicyChoice::parse(policy, rules)).transpose();
+    let tuned =
+        choice.map_err(|why| RequestRefusal::new(&why, None)).and_then(|choice| mounted.tune(data, choice));
+    reply_or_error(tuned.map(|is_missing| json!({ "file_is_missing": is_missing })))
 }
 
 fn set_class(request: &Value, mounted: &MountedVolume) -> Value {

@@ -182,6 +182,9 @@ impl WeirError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             WeirError::CannotCheck { .. } => 2,
+            // As of shells, `env` and `nice`.
+            WeirError::Run { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            WeirError::Run { .. } => 126,
             _ => 1,
         }
     }
@@ -422,10 +425,10 @@ impl WeirError {
             WeirError::BadRules { path, .. } => {
                 format!("`weir rules check {}` shows every error", shell_quoted(path)).into()
             }
-            WeirError::Run { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
-                "check that it is a program which this user may run".into()
+            WeirError::Run { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "give the program's path, or its name if it is in PATH".into()
             }
-            WeirError::Run { .. } => "give the program's path, or its name if it is in PATH".into(),
+            WeirError::Run { .. } => "check that it is a program which this user may run".into(),
             WeirError::UnusedRules { .. } => "use `--policy critical`, or leave out --rules".into(),
             WeirError::VolatileBuffer { store, .. } => help_about_volatile(store.as_deref()).into(),
             WeirError::NoSpace { .. } => "free some space there, or choose a smaller size (--size, --segment-size, --buffer-size)".into(),
@@ -476,7 +479,10 @@ impl WeirError {
             WeirError::Task { source: TaskReadError::Gone, .. } => {
                 "give the id of a running process or thread: `ps -eLo lwp,comm,args` lists them".into()
             }
-            WeirError::Task { .. } => "run as root, or as the user of that process".into(),
+            WeirError::Task { source: TaskReadError::NotPermitted, .. } => {
+                "run as root, or as the user of that process".into()
+            }
+            WeirError::Task { source: TaskReadError::Io { .. }, .. } => "nothing has changed: try again".into(),
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::NoTraceProgram { source } if source.kind() == io::ErrorKind::NotFound => {
                 "`weir trace` runs `weir-trace`, which is a program of its own: install it beside `weir`, or in a directory of PATH".into()

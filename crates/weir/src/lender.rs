@@ -4,9 +4,9 @@
 //! which locks critical tasks wait. It lends to what waits at that moment, so there is nothing to take back. Without the
 //! permission to read the waits of a task it guesses from the files that critical tasks used lately.
 
-use crate::lending_plan::{TaskWaits, loans_for, loans_to_suspects};
+use crate::lending_plan::{OVERDUE, TaskWaits, loans_at, overdue_requests};
 use crate::mount_point::device_of;
-use cache::{Cache, TaskLoan};
+use cache::{Cache, RequestWait, TaskLoan};
 use fs::{Fs, Ino};
 use fuse::{BackgroundRequests, LockedInodes, RequestClasses, TaskCursor};
 use host::{MountTable, OpenInode, TaskReadError, TaskWait, TaskWaitReader};
@@ -20,13 +20,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use weir_status::LendingReport;
-
-/// A background request that takes longer may hold up others. Also the shortest pause between two looks.
-const OVERDUE: Duration = Duration::from_millis(2);
-
-/// A background request that takes longer may hold up a critical task whose waits cannot be read. Most requests that
-/// wait for a disk are shorter.
-const SUSPICIOUS: Duration = Duration::from_millis(20);
 
 /// Looks take at most one part in so many of the time of a processor.
 const PROCESSOR_PART: u32 = 100;
@@ -55,10 +48,11 @@ pub(crate) struct LendingCounters {
 }
 
 impl LendingCounters {
-    /// The part `lending` of `weir status`.
-    pub(crate) fn report(&self) -> LendingReport {
+    /// The part `lending` of `weir status`, of a mount on which these requests wait.
+    pub(crate) fn report(&self, waiting: &[RequestWait]) -> LendingReport {
+        let present = waiting.iter().filter(|wait| wait.lent_for.is_some()).count() as u64;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        LendingReport { looks: count(&self.looks), lent: count(&self.lent) }
+        LendingReport { looks: count(&self.looks), lent: count(&self.lent), present }
     }
 }
 
@@ -131,18 +125,15 @@ impl Lender {
 
     /// The loans to make at this moment.
     fn look(&mut self) -> Vec<TaskLoan> {
-        let overdue = self.requests.older_than(OVERDUE);
+        let now = Instant::now();
+        let overdue = overdue_requests(self.requests.under_way(), now);
         if overdue.is_empty() {
             return Vec::new();
         }
         self.counters.looks.fetch_add(1, Ordering::Relaxed);
         let critical = self.classes.recent_critical_tasks(&mut self.cursor, CRITICAL_TASKS_MAX);
-        let mut loans = loans_for(&critical, &overdue, &mut self.waits);
-        if self.waits.was_refused {
-            let latest = Instant::now() - SUSPICIOUS;
-            let are_used = |locks: &LockedInodes| self.requests.are_used_by_critical(locks);
-            loans.extend(loans_to_suspects(&overdue, latest, are_used));
-        }
+        let are_used = |locks: &LockedInodes| self.requests.are_used_by_critical(locks);
+        let mut loans = loans_at(now, &critical, &overdue, &mut self.waits, are_used);
         loans.truncate(LOANS_MAX);
         loans
     }
@@ -230,7 +221,8 @@ impl MountWaits {
         if !std::mem::replace(&mut self.was_refused, true) {
             tracing::warn!(
                 "{}: weir may not read in /proc for what programs wait, so it lends to all slow background \
-                 requests for files that critical programs used lately; run it as root, or with CAP_SYS_PTRACE",
+                 requests for files that critical programs used lately; run it as root, or with CAP_SYS_PTRACE and \
+                 CAP_DAC_READ_SEARCH",
                 self.dir.display()
             );
         }
@@ -254,6 +246,10 @@ impl TaskWaits for MountWaits {
         }
     }
 
+    fn was_refused(&self) -> bool {
+        self.was_refused
+    }
+
     fn is_critical(&self, task: u32, inode: Ino) -> bool {
         self.classes.is_critical(task, self.fs.rules_of(inode))
     }
@@ -268,6 +264,8 @@ impl TaskWaits for MountWaits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cache::WaitCause;
+    use request::Origin;
 
     /// Looks that take `spent` each for `time`. Returns how many there were, and the longest pause.
     fn looks_in(time: Duration, spent: impl Fn(u32) -> Duration) -> (u32, Duration) {
@@ -285,6 +283,18 @@ mod tests {
             looks += 1;
         }
         (looks, longest)
+    }
+
+    #[test]
+    fn a_loan_is_present_while_its_request_waits() {
+        let wait = |lent_for| RequestWait {
+            origin: Origin::UNMATCHED,
+            cause: WaitCause::WriteBack,
+            since: Duration::ZERO,
+            lent_for,
+        };
+        let report = LendingCounters::default().report(&[wait(None), wait(Some(7)), wait(Some(0))]);
+        assert_eq!(report, LendingReport { looks: 0, lent: 0, present: 2 });
     }
 
     #[test]

@@ -9,7 +9,14 @@ use fs::Ino;
 use fuse::{BackgroundRequest, LockedInodes};
 use host::TaskWait;
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// A background request that takes as long or longer may hold up others. Also the shortest pause between two looks.
+pub(crate) const OVERDUE: Duration = Duration::from_millis(2);
+
+/// A background request that takes as long or longer may hold up a critical task whose waits cannot be read. Most requests
+/// that wait for a disk are shorter.
+const SUSPICIOUS: Duration = Duration::from_millis(20);
 
 /// The most tasks that one plan looks at.
 const LOOKS_MAX: usize = 256;
@@ -19,6 +26,9 @@ pub(crate) trait TaskWaits {
     /// The locks that a task may wait for, without those of other file systems.
     fn wait_of(&mut self, task: u32) -> TaskWait;
 
+    /// Whether the wait of some task could not be read for lack of permission.
+    fn was_refused(&self) -> bool;
+
     /// Whether requests of a task to `inode` are critical.
     fn is_critical(&self, task: u32, inode: Ino) -> bool;
 
@@ -26,14 +36,34 @@ pub(crate) trait TaskWaits {
     fn lock_holders(&mut self, inode: Ino) -> Vec<u32>;
 }
 
-/// Loans to the tasks with requests under way that `critical` tasks wait for, directly or through the holders of
-/// file locks: one to each. Of a critical task only the waits for files count for which its requests are critical. Each task is
-/// looked at once, or once more if it turns out to hold a lock.
-pub(crate) fn loans_for(
+/// The requests that have been under way for [`OVERDUE`] at `now`.
+pub(crate) fn overdue_requests(
+    mut under_way: Vec<BackgroundRequest>,
+    now: Instant,
+) -> Vec<BackgroundRequest> {
+    under_way.retain(|request| now.saturating_duration_since(request.since) >= OVERDUE);
+    under_way
+}
+
+/// The loans to make at `now` to tasks with `requests` under way. Guesses only if the wait of some task cannot be read.
+pub(crate) fn loans_at(
+    now: Instant,
     critical: &[u32],
     requests: &[BackgroundRequest],
     waits: &mut impl TaskWaits,
+    are_used_by_critical: impl Fn(&LockedInodes) -> bool,
 ) -> Vec<TaskLoan> {
+    let mut loans = loans_for(critical, requests, waits);
+    if waits.was_refused() {
+        loans.extend(loans_to_suspects(requests, now - SUSPICIOUS, are_used_by_critical));
+    }
+    loans
+}
+
+/// Loans to the tasks with requests under way that `critical` tasks wait for, directly or through the holders of
+/// file locks: one to each. Of a critical task only the waits for files count for which its requests are critical. Each task is
+/// looked at once, or once more if it turns out to hold a lock.
+fn loans_for(critical: &[u32], requests: &[BackgroundRequest], waits: &mut impl TaskWaits) -> Vec<TaskLoan> {
     let mut lent_for = BTreeMap::new();
     // A task with a request under way waits for the daemon, not for a lock.
     let answered_later: HashSet<u32> = requests.iter().map(|request| request.task).collect();
@@ -81,7 +111,7 @@ pub(crate) fn loans_for(
 
 /// Loans to the tasks with requests since `latest` or longer, on files that critical tasks use. A guess, for critical tasks
 /// whose waits cannot be read.
-pub(crate) fn loans_to_suspects(
+fn loans_to_suspects(
     requests: &[BackgroundRequest],
     latest: Instant,
     are_used_by_critical: impl Fn(&LockedInodes) -> bool,
@@ -111,7 +141,6 @@ mod tests {
     use super::*;
     use host::OpenInode;
     use std::collections::HashMap;
-    use std::time::Duration;
 
     fn open(inode: u64) -> OpenInode {
         OpenInode { inode, mount_id: 1 }
@@ -141,6 +170,7 @@ mod tests {
         waits: HashMap<u32, TaskWait>,
         holders: HashMap<u64, Vec<u32>>,
         background_files: HashSet<u64>,
+        was_refused: bool,
         looked_at: Vec<u32>,
     }
 
@@ -148,6 +178,10 @@ mod tests {
         fn wait_of(&mut self, task: u32) -> TaskWait {
             self.looked_at.push(task);
             self.waits.get(&task).cloned().unwrap_or(TaskWait::Other)
+        }
+
+        fn was_refused(&self) -> bool {
+            self.was_refused
         }
 
         fn is_critical(&self, _task: u32, inode: Ino) -> bool {
@@ -241,6 +275,35 @@ mod tests {
         let requests = [long(request(11, 3)), long(request(12, 4)), short, long(name_change(14, 5, Some(3)))];
         let loans = loans_to_suspects(&requests, latest, |locks| locks.has(Ino(3)));
         assert_eq!(loans.iter().map(|loan| loan.to).collect::<Vec<_>>(), [11, 14]);
+    }
+
+    /// Requests of tasks that are named by their ages in microseconds, on file 3.
+    fn requests_of_ages(now: Instant, ages_us: &[u32]) -> Vec<BackgroundRequest> {
+        let request = |&age: &u32| BackgroundRequest {
+            since: now - Duration::from_micros(age.into()),
+            ..request(age, 3)
+        };
+        ages_us.iter().map(request).collect()
+    }
+
+    #[test]
+    fn a_request_is_overdue_after_two_milliseconds() {
+        let now = Instant::now();
+        let overdue = overdue_requests(requests_of_ages(now, &[0, 1_999, 2_000, 30_000]), now);
+        assert_eq!(overdue.iter().map(|request| request.task).collect::<Vec<_>>(), [2_000, 30_000]);
+    }
+
+    #[test]
+    fn guesses_need_a_refusal_and_twenty_milliseconds() {
+        let now = Instant::now();
+        let requests = requests_of_ages(now, &[2_000, 19_999, 20_000, 30_000]);
+        let lent_to = |was_refused| {
+            let mut waits = Model { was_refused, ..Model::default() };
+            let loans = loans_at(now, &[1], &requests, &mut waits, |locks| locks.has(Ino(3)));
+            loans.iter().map(|loan| loan.to).collect::<Vec<_>>()
+        };
+        assert_eq!(lent_to(true), [20_000, 30_000]);
+        assert!(lent_to(false).is_empty());
     }
 
     #[test]

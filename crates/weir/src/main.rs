@@ -52,6 +52,7 @@ use control_client::WeirMount;
 use error::WeirError;
 use serde_json::json;
 use std::process::ExitCode;
+use store::DataMode;
 use write_policy::PolicyChoice;
 
 /// An allocator in which a page takes no more than a page. Otherwise resident memory would far exceed
@@ -155,18 +156,16 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
 
 fn tune(args: &TuneArgs) -> Result<(), WeirError> {
     let choice = PolicyChoice::of_options(args.policy.policy.as_ref(), args.policy.rules.as_deref())?;
-    let mut daemon = WeirMount::at(&args.dir)?.connect()?;
-    if let Some(data) = args.data {
-        daemon.ask(&json!({ "operation": "tune", "data": data.name() }))?;
-    }
+    let mut request = json!({ "operation": "tune", "data": args.data.map(DataMode::name) });
     if let Some(PolicyChoice { policy, rules }) = choice {
         let rules: Vec<String> = rules.rules().iter().map(ToString::to_string).collect();
-        let policy = policy.to_string();
-        let request = json!({ "operation": "tune_policy", "policy": policy, "rules": rules.join("\n") });
-        if daemon.ask(&request)?["file_is_missing"] == true {
-            let message = format!("--policy {policy}: the mount has no such file yet");
-            tracing::warn!("{}", escape_control_chars(&message));
-        }
+        request["policy"] = policy.to_string().into();
+        request["rules"] = rules.join("\n").into();
+    }
+    if WeirMount::at(&args.dir)?.connect()?.ask(&request)?["file_is_missing"] == true {
+        let policy = request["policy"].as_str().unwrap_or_default();
+        let message = format!("--policy {policy}: the mount has no such file yet");
+        tracing::warn!("{}", escape_control_chars(&message));
     }
     Ok(())
 }

@@ -8,12 +8,11 @@ use device::Clock;
 use fs::{Fs, Ino};
 use fuse::RequestLatencies;
 use host::{ReadCounts, SystemClock, shell_quoted};
-use request::RuleSet;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use store::{NewVolume, VolumeInfo, VolumeMode};
+use store::{DataMode, NewVolume, VolumeInfo, VolumeMode};
 
 /// A mounted volume, as its control socket sees it.
 pub(crate) struct MountedVolume {
@@ -108,12 +107,16 @@ impl MountedVolume {
         Ok(json!({ "from": self.volume.name, "ms": millis(begun.elapsed()) }))
     }
 
-    /// Changes the policy of the store. Returns whether this mount lacks the file that the policy names.
-    pub(crate) fn set_policy(&self, policy: &str, rules: &str) -> Result<bool, RequestRefusal> {
+    /// Changes the data mode of the store, its policy, or both. Returns whether this mount lacks the file that the policy
+    /// names.
+    pub(crate) fn tune(
+        &self,
+        data: Option<DataMode>,
+        choice: Option<PolicyChoice>,
+    ) -> Result<bool, RequestRefusal> {
+        let policy = choice.as_ref().map(|choice| choice.policy.to_string()).unwrap_or_default();
         let is_missing = policy.strip_prefix("file=").is_some_and(|path| self.inode_at(path).is_err());
-        let policy = policy.parse().map_err(|why: String| RequestRefusal::new(&why, None))?;
-        let rules = RuleSet::parse(rules).map_err(|errors| RequestRefusal::new(&errors[0], None))?;
-        self.daemon.policy.set_choice(PolicyChoice { policy, rules }, || self.daemon.sync())?;
+        self.daemon.tune(data, choice)?;
         Ok(is_missing)
     }
 

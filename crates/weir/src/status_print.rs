@@ -5,8 +5,8 @@ use crate::escape_control_chars;
 use crate::pm_qos;
 use std::cmp::Reverse;
 use weir_status::{
-    BufferBytesReport, EpochReport, LatencyReport, RuleShareReport, SettingsReport, SlowestCallsReport,
-    SpaceReport, StatusReport,
+    BufferBytesReport, EpochReport, LatencyReport, LendingReport, RuleShareReport, SettingsReport,
+    SlowestCallsReport, SpaceReport, StatusReport,
 };
 
 /// Prints the state of a mount, one fact a line.
@@ -33,7 +33,7 @@ pub(crate) fn print(report: &StatusReport) {
         println!("  AT RISK    the changes in memory could not be saved to the store yet: {why}");
     }
     print_problems(report);
-    print_policy(&report.settings);
+    print_policy(&report.settings, &report.lending);
     println!("  LSNs       {} applied, {} durable", report.lsns.applied, report.lsns.durable);
     let dirty = &report.dirty;
     println!(
@@ -85,8 +85,8 @@ pub(crate) fn print(report: &StatusReport) {
     }
 }
 
-/// Prints the data mode, the policy and how many rules it has.
-fn print_policy(SettingsReport { data, policy, rules, .. }: &SettingsReport) {
+/// Prints the data mode, the policy, how many rules it has, and what was lent if it lends.
+fn print_policy(SettingsReport { data, policy, rules, .. }: &SettingsReport, lending: &LendingReport) {
     let policy = escape_control_chars(policy.as_deref().unwrap_or("none"));
     let rules = match rules.len() {
         0 => String::new(),
@@ -94,6 +94,12 @@ fn print_policy(SettingsReport { data, policy, rules, .. }: &SettingsReport) {
         count => format!(", {count} rules"),
     };
     println!("  policy     {policy}{rules}; data {data}");
+    if policy.starts_with("critical+") {
+        let LendingReport { looks, lent, present } = lending;
+        println!(
+            "  lending    {lent} loans to background programs that critical ones waited for, {present} now; {looks} looks"
+        );
+    }
 }
 
 /// Prints what the buffer got since the mount, the most first.

@@ -8,7 +8,7 @@ use cache::{AppendCause, AppendedBytes};
 use device::BLOCK_BYTES;
 use fuse::{CLASSED_KINDS, LatencySummary};
 use host::{DeviceCall, MaxLatency};
-use request::{BufferPolicy, RequestClass, RequestKind};
+use request::{RequestClass, RequestKind};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use weir_status::{
@@ -225,9 +225,7 @@ impl MountedVolume {
             dirty_age_max_ms: whole_millis(settings.dirty_age_max),
             data: in_force.data.name().into(),
             bypass_after_bytes: (bypass_after != u64::MAX).then_some(bypass_after),
-            policy: Some(in_force.policy())
-                .filter(|&policy| *policy != BufferPolicy::Streams)
-                .map(ToString::to_string),
+            policy: in_force.shown_policy(),
             rules: in_force.user_rules().map(ToString::to_string).collect(),
             threads: self.daemon.front.threads,
         }

@@ -11,7 +11,7 @@ use crate::mounted_volume::{MountEnd, MountedVolume};
 use crate::pm_qos::PmQos;
 use crate::storage_stack::StorageStack;
 use crate::volume;
-use crate::write_policy::WritePolicy;
+use crate::write_policy::{PolicyChoice, WritePolicy};
 use cache::Cache;
 use device::BLOCK_BYTES;
 use fuse::{FuseServer, FuseSession, KernelCachePolicy, MountOptions, RequestCounter, RequestLatencies};
@@ -372,17 +372,26 @@ impl StoreDaemon {
         Ok(json!({ "buffer_bytes": blocks * BLOCK_BYTES as u64 }))
     }
 
-    /// Changes the data mode of the store, for now and for later mounts.
+    /// Changes the data mode of the store, now and for later mounts, the policy of the store, or both.
     ///
-    /// When this returns, everything written before is durable, and a crash leaves what `mode` promises.
-    /// After an error the mode is unchanged, now and for later mounts.
-    pub(crate) fn set_data_mode(&self, mode: DataMode) -> Result<(), RequestRefusal> {
-        self.refuse_read_only()?;
-        let store = &self.stack.store;
-        self.policy.set_data(mode, || {
+    /// When this returns, everything written before is durable, unless whole pages bypass the buffer by the policy alone. A
+    /// crash leaves what the mode promises. After an error nothing has changed, now and for later mounts.
+    pub(crate) fn tune(
+        &self,
+        data: Option<DataMode>,
+        choice: Option<PolicyChoice>,
+    ) -> Result<(), RequestRefusal> {
+        if data.is_some() {
+            self.refuse_read_only()?;
+        }
+        self.policy.change(data, choice, || {
             self.sync()?;
+            if data.is_none() {
+                return Ok(());
+            }
+            let store = &self.stack.store;
             let mut settings = store.settings();
-            settings.data = Some(mode);
+            settings.data = data;
             store.change_settings(settings).map_err(|error| RequestRefusal::new(&error, error.help()))
         })
     }

@@ -1,61 +1,58 @@
 //! Prints the report of `weir why` for people, in lines of at most 100 columns.
 
 use crate::escape_control_chars;
-use std::collections::BTreeMap;
-use weir_status::{WaitReport, WaitsReport};
+use crate::volume::rfc3339;
+use weir_status::{WaitReport, WaitTotalsReport, WaitsReport};
 
 const COLUMNS: usize = 100;
-const INDENT: usize = 17;
+const INDENT: usize = 6;
 
 pub(crate) fn print(report: &WaitsReport) {
     lines(report).iter().for_each(|line| println!("{line}"));
 }
 
 fn lines(report: &WaitsReport) -> Vec<String> {
-    let WaitsReport { waiting, ended } = report;
-    if waiting.is_empty() && ended.is_empty() {
-        return vec!["nothing waits, and nothing has waited for a millisecond".into()];
+    let WaitsReport { waiting, ended, longest, totals, policy } = report;
+    let classes_count = policy.as_ref().is_some_and(|policy| policy.starts_with("critical"));
+    let mut lines = Vec::new();
+    if !totals.is_empty() {
+        lines.push(format!("{:>7} {:>10} {:>10}  WAITED FOR", "COUNT", "TOTAL", "LONGEST"));
+        lines.extend(totals.iter().map(total_line));
     }
-    let mut lines = vec![format!("{:>7} {:>10} {:>10}  WAITS FOR", "COUNT", "TOTAL", "LONGEST")];
-    lines.extend(total_lines(waiting.iter().chain(ended)));
-    for (waits, head) in [(waiting, "WAITING NOW, the longest first"), (ended, "ENDED, the newest first")] {
+    let lists = [
+        (waiting, "WAITING NOW, the longest first"),
+        (longest, "THE LONGEST SINCE THE MOUNT, of each kind"),
+        (ended, "ENDED, the newest first"),
+    ];
+    for (waits, head) in lists {
         if !waits.is_empty() {
-            lines.extend(["".into(), head.into()]);
-            lines.extend(waits.iter().flat_map(wait_lines));
+            if !lines.is_empty() {
+                lines.push(String::new());
+            }
+            lines.push(head.into());
+            lines.extend(waits.iter().flat_map(|wait| wait_lines(wait, classes_count)));
         }
+    }
+    if lines.is_empty() {
+        lines.push("nothing waits, and nothing has waited for a millisecond".into());
     }
     lines
 }
 
-/// A line for each cause, the one that took longest first.
-fn total_lines<'a>(waits: impl Iterator<Item = &'a WaitReport>) -> Vec<String> {
-    let mut by_cause: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-    for wait in waits {
-        by_cause.entry(&wait.waits_for).or_default().push(wait.waited_ms);
-    }
-    let totals = by_cause.into_iter().map(|(cause, took)| {
-        let longest = took.iter().copied().fold(0.0, f64::max);
-        (took.iter().sum::<f64>(), longest, took.len(), cause)
-    });
-    let mut totals: Vec<_> = totals.collect();
-    totals.sort_by(|one, other| other.0.total_cmp(&one.0));
-    let line = |&(total, longest, count, cause): &(f64, f64, usize, &str)| {
-        format!("{count:>7} {:>10} {:>10}  {}", time(total), time(longest), phrase(cause))
-    };
-    totals.iter().map(line).collect()
+fn total_line(totals: &WaitTotalsReport) -> String {
+    let WaitTotalsReport { waits_for, count, total_ms, longest_ms } = totals;
+    format!("{count:>7} {:>10} {:>10}  {}", time(*total_ms), time(*longest_ms), phrase(waits_for))
 }
 
-fn wait_lines(wait: &WaitReport) -> Vec<String> {
+/// The lines about a wait. `classes_count`: the policy in force gives requests classes.
+fn wait_lines(wait: &WaitReport, classes_count: bool) -> Vec<String> {
     let WaitReport { began_unix_ms, waited_ms, request, class, .. } = wait;
     let who = match wait.task {
         Some(task) => thread(task, wait.title.as_deref()),
         None => "the kernel, or weir itself".into(),
     };
-    let mut lines = vec![cut_end(&format!(
-        "  {}  {:>10}  {request:8}  {who}",
-        time_of_day(*began_unix_ms),
-        time(*waited_ms)
-    ))];
+    let mut lines =
+        vec![cut_end(&format!("  {}  {:>10}  {request:8}  {who}", utc(*began_unix_ms), time(*waited_ms)))];
     let mut add = |text: &str| lines.push(format!("{:INDENT$}{text}", ""));
     let cause = phrase(&wait.waits_for);
     match (&wait.path, wait.inode) {
@@ -73,6 +70,7 @@ fn wait_lines(wait: &WaitReport) -> Vec<String> {
             add(&format!("{class}, by `weir class`, WEIR_TAG or user.weir.class"));
         }
         Some(rule) => add(&format!("{class}, by the rule: {}", escape_control_chars(rule))),
+        None if classes_count => add(&format!("{class}, by none of the rules in force")),
         None => {}
     }
     if let Some(task) = wait.lent_for {
@@ -108,11 +106,9 @@ fn time(millis: f64) -> String {
     if millis < 1000.0 { format!("{millis:.1} ms") } else { format!("{:.2} s", millis / 1000.0) }
 }
 
-/// The time of day in UTC.
-fn time_of_day(unix_ms: u64) -> String {
-    let seconds = unix_ms / 1000;
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{hour:02}:{minute:02}:{second:02}.{:03}Z", unix_ms % 1000)
+fn utc(unix_ms: u64) -> String {
+    let seconds = rfc3339(unix_ms / 1000);
+    format!("{}.{:03}Z", seconds.trim_end_matches('Z'), unix_ms % 1000)
 }
 
 /// `text`, without what does not fit in a line.
@@ -155,22 +151,65 @@ mod tests {
 
     #[test]
     fn a_wait_says_who_waits_for_what_and_because_of_whom() {
-        let report = WaitsReport { waiting: Vec::new(), ended: vec![wait(), wait()] };
-        let expected = "  COUNT      TOTAL    LONGEST  WAITS FOR
-      2    62.5 ms    31.2 ms  write-back to the store
+        let expected = "  2026-11-26T10:22:07.123Z     31.2 ms  fsync     4711 postgres: checkpointer
+      for write-back to the store, file /mnt/db/base/16384/2619
+      background, by the rule: background title=*checkpointer
+      lent priority, because it held up 708 postgres: app db";
+        assert_eq!(wait_lines(&wait(), true).join("\n"), expected);
+    }
 
-ENDED, the newest first
-  10:22:07.123Z     31.2 ms  fsync     4711 postgres: checkpointer
-                 for write-back to the store, file /mnt/db/base/16384/2619
-                 background, by the rule: background title=*checkpointer
-                 lent priority, because it held up 708 postgres: app db";
-        assert_eq!(lines(&report)[..8].join("\n"), expected);
+    #[test]
+    fn totals_and_the_longest_come_before_the_last() {
+        let totals = WaitTotalsReport {
+            waits_for: "write-back".into(),
+            count: 70_000,
+            total_ms: 1_234_567.8,
+            longest_ms: 900.0,
+        };
+        let report = WaitsReport {
+            waiting: Vec::new(),
+            ended: vec![wait()],
+            longest: vec![WaitReport { waited_ms: 900.0, ..wait() }],
+            totals: vec![totals],
+            policy: None,
+        };
+        let lines = lines(&report);
+        let heads: Vec<&str> =
+            lines.iter().filter(|line| !line.starts_with("      ")).map(String::as_str).collect();
+        let expected = [
+            "  COUNT      TOTAL    LONGEST  WAITED FOR",
+            "  70000  1234.57 s   900.0 ms  write-back to the store",
+            "",
+            "THE LONGEST SINCE THE MOUNT, of each kind",
+            "  2026-11-26T10:22:07.123Z    900.0 ms  fsync     4711 postgres: checkpointer",
+            "",
+            "ENDED, the newest first",
+            "  2026-11-26T10:22:07.123Z     31.2 ms  fsync     4711 postgres: checkpointer",
+        ];
+        assert_eq!(heads, expected);
     }
 
     #[test]
     fn a_class_by_tag_is_no_rule_of_a_file() {
         let wait = WaitReport { rule: Some("background tag=background".into()), ..wait() };
-        assert_eq!(wait_lines(&wait)[2].trim(), "background, by `weir class`, WEIR_TAG or user.weir.class");
+        assert_eq!(
+            wait_lines(&wait, true)[2].trim(),
+            "background, by `weir class`, WEIR_TAG or user.weir.class"
+        );
+    }
+
+    #[test]
+    fn a_class_that_no_rule_decided_is_shown_where_classes_count() {
+        let wait = WaitReport { class: "critical".into(), rule: None, lent_for: None, ..wait() };
+        let lines_under = |policy: Option<&str>| {
+            let policy = policy.map(str::to_owned);
+            lines(&WaitsReport { ended: vec![wait.clone()], policy, ..WaitsReport::default() })
+        };
+        let last = "      critical, by none of the rules in force";
+        assert_eq!(lines_under(Some("critical+process")).last().expect("lines"), last);
+        for policy in [None, Some("all"), Some("sync")] {
+            assert!(!lines_under(policy).contains(&last.to_owned()), "{policy:?}");
+        }
     }
 
     #[test]
@@ -183,7 +222,7 @@ ENDED, the newest first
             lent_for_title: Some(long),
             ..wait()
         };
-        let lines = lines(&WaitsReport { waiting: vec![wait], ended: Vec::new() });
+        let lines = lines(&WaitsReport { waiting: vec![wait], ..WaitsReport::default() });
         assert!(lines.iter().all(|line| line.chars().count() <= COLUMNS));
         assert!(lines.iter().any(|line| line.ends_with("é/name")));
     }

@@ -44,6 +44,13 @@ impl PolicyChoice {
         };
         Ok(Some(PolicyChoice { policy, rules }))
     }
+
+    /// The choice in texts: a policy, and the lines of a file of rules.
+    pub(crate) fn parse(policy: &str, rules: &str) -> Result<PolicyChoice, String> {
+        let policy = policy.parse()?;
+        let rules = RuleSet::parse(rules).map_err(|errors| errors[0].to_string())?;
+        Ok(PolicyChoice { policy, rules })
+    }
 }
 
 /// What mounts do under the policy `none`: only streams bypass the buffer.
@@ -94,6 +101,11 @@ impl PolicyInForce {
         &self.choice.policy
     }
 
+    /// The policy as reports show it: nothing for `none`.
+    pub(crate) fn shown_policy(&self) -> Option<String> {
+        Some(self.policy()).filter(|&policy| *policy != BufferPolicy::Streams).map(ToString::to_string)
+    }
+
     /// The rules of the user's file.
     pub(crate) fn user_rules(&self) -> impl Iterator<Item = &ClassRule> {
         self.choice.rules.rules().iter()
@@ -108,6 +120,11 @@ impl PolicyInForce {
     pub(crate) fn rule_since(&self, rule: u8, age: Duration) -> Option<&ClassRule> {
         let rule = self.rules.rules().get(usize::from(rule))?;
         (self.rules_since.elapsed() > age).then_some(rule)
+    }
+
+    /// Whether whole pages bypass the buffer wherever they are written.
+    fn whole_pages_bypass(&self) -> bool {
+        self.policy().whole_pages_bypass_buffer() && !self.logs_everything()
     }
 
     /// Whether no write bypasses the buffer.
@@ -169,7 +186,7 @@ impl WritePolicy {
 
     /// What was lent.
     pub(crate) fn lending_report(&self) -> LendingReport {
-        self.lending.report()
+        self.lending.report(&self.cache.waits().waiting)
     }
 
     /// The policy, and its rules with the threads for which each holds.
@@ -206,42 +223,44 @@ impl WritePolicy {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the data mode. After an error of `make_durable` it is unchanged.
-    pub(crate) fn set_data<E>(
+    /// Changes the data mode, the policy, or both. If only the policy changes, and whole pages bypass the buffer from now on,
+    /// there is nothing to make durable. After an error of `make_durable` nothing has changed.
+    pub(crate) fn change<E>(
         &self,
-        data: DataMode,
+        data: Option<DataMode>,
+        choice: Option<PolicyChoice>,
         make_durable: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
         let _turn = self.begin_change();
-        let before = {
-            let mut in_force = self.in_force();
-            let before = std::mem::replace(&mut in_force.data, data);
-            // First of all: a sync covers all bypassed pages only if no write bypasses the buffer any more.
-            if in_force.logs_everything() {
-                self.set_cache(&in_force);
-            }
-            before
-        };
-        let made = make_durable();
-        let mut in_force = self.in_force();
-        if made.is_err() {
-            in_force.data = before;
+        let data_before = self.in_force().data;
+        let choice_before = choice.as_ref().map(|_| self.in_force().choice.clone());
+        // First of all: a sync covers all bypassed pages only if no write bypasses the buffer any more. Pages bypass it
+        // only once the store has recorded that they may.
+        if data == Some(DataMode::Journal) {
+            self.apply_data(DataMode::Journal);
         }
-        self.set_cache(&in_force);
+        if let Some(choice) = choice {
+            self.apply(choice);
+        }
+        if data.is_none() && self.in_force().whole_pages_bypass() {
+            return Ok(());
+        }
+        let made = make_durable();
+        if made.is_ok() {
+            self.apply_data(data.unwrap_or(data_before));
+        } else {
+            if let Some(choice) = choice_before {
+                self.apply(choice);
+            }
+            self.apply_data(data_before);
+        }
         made
     }
 
-    /// Changes the policy. Unless whole pages bypass the buffer from now on, everything written before is
-    /// durable on return, or `make_durable` failed; the policy is in force then, too.
-    pub(crate) fn set_choice<E>(
-        &self,
-        choice: PolicyChoice,
-        make_durable: impl FnOnce() -> Result<(), E>,
-    ) -> Result<(), E> {
-        let _turn = self.begin_change();
-        let whole_pages_bypass = choice.policy.whole_pages_bypass_buffer();
-        self.apply(choice);
-        if whole_pages_bypass && !self.in_force().logs_everything() { Ok(()) } else { make_durable() }
+    fn apply_data(&self, data: DataMode) {
+        let mut in_force = self.in_force();
+        in_force.data = data;
+        self.set_cache(&in_force);
     }
 
     fn apply(&self, choice: PolicyChoice) {

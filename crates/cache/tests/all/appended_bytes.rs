@@ -9,13 +9,6 @@ const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
 const NAMES: ObjectId = VolumeId::MAIN.object(0, 1);
 const PAGES: [u8; 4 * BLOCK_BYTES] = [3; 4 * BLOCK_BYTES];
 
-/// Whole pages bypass the buffer, as under a policy.
-fn open(machine: &Machine) -> Cache {
-    let cache = machine.open();
-    cache.set_follows_classes(true);
-    cache
-}
-
 fn write(offset: u64, bytes: &[u8]) -> ObjectChange<'_> {
     ObjectChange::FileWrite { object: FILE, offset, bytes, size: 1 << 30 }
 }
@@ -36,7 +29,7 @@ fn appended_by(cache: &Cache, cause: AppendCause, work: impl FnOnce()) -> u64 {
 #[test]
 fn every_byte_has_the_cause_of_its_change() {
     let machine = Machine::new(1);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     let apply = |changes: &[ObjectChange<'_>]| machine.apply(&cache, changes).expect("space");
     let pages = PAGES.len() as u64..PAGES.len() as u64 + 500;
     let name = ObjectChange::Write { object: NAMES, offset: 0, bytes: &[1; 300] };
@@ -64,7 +57,7 @@ fn every_byte_has_the_cause_of_its_change() {
 #[test]
 fn the_pages_of_a_lent_sync_are_told_from_those_of_others() {
     let machine = Machine::new(2);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     machine.apply(&cache, &[write(0, &PAGES)]).expect("space");
     let background = Origin { task: 7, class: RequestClass::Background, ..Origin::UNMATCHED };
     cache.sync_for(background, SyncScope::Object(FILE), Box::new(|_| {}));

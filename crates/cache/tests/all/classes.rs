@@ -15,17 +15,10 @@ const CRITICAL: Origin = Origin::UNMATCHED;
 const BACKGROUND: Origin = Origin { class: RequestClass::Background, ..Origin::UNMATCHED };
 const PAGE: u64 = BLOCK_BYTES as u64;
 
-/// Whole pages bypass the buffer, as under a policy.
-fn open(machine: &Machine) -> Cache {
-    let cache = machine.open();
-    cache.set_follows_classes(true);
-    cache
-}
-
 fn crash(machine: &Machine, cache: Cache) -> Cache {
     drop(cache);
     machine.crash();
-    open(machine)
+    machine.open_under_policy()
 }
 
 /// Makes a change, unless it has to wait.
@@ -62,7 +55,7 @@ fn is_synced_now(cache: &Cache, object: ObjectId) -> bool {
 #[test]
 fn a_critical_sync_is_logged_and_a_background_one_waits_for_the_store() {
     let machine = Machine::new(1);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     for object in [FILE, LOG] {
         change_at_once(&cache, BACKGROUND, pages_of(object, 0, &[2; 2 * BLOCK_BYTES]))
             .expect("space")
@@ -86,7 +79,7 @@ fn a_critical_sync_is_logged_and_a_background_one_waits_for_the_store() {
 #[test]
 fn background_changes_leave_space_to_critical_ones_which_pass_them() {
     let machine = Machine::new(2);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     let bytes = [1; 2048];
     let mut page = 0;
     while change_at_once(&cache, BACKGROUND, part_of(FILE, page, &bytes)).is_some() {
@@ -115,7 +108,7 @@ fn background_changes_leave_space_to_critical_ones_which_pass_them() {
 #[test]
 fn a_critical_write_is_logged_where_a_background_one_waits_to_bypass() {
     let machine = Machine::new(3);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     let bytes = [3; 16 * BLOCK_BYTES];
     let mut offset = 0;
     while change_at_once(&cache, BACKGROUND, pages_of(FILE, offset, &bytes)).is_some() {
@@ -131,7 +124,7 @@ fn a_critical_write_is_logged_where_a_background_one_waits_to_bypass() {
 #[test]
 fn writes_of_a_log_are_logged_at_once_and_then_only_where_they_differ() {
     let machine = Machine::new(5);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     let of_log = Origin { logs_at_once: true, ..CRITICAL };
     let mut page = [1; BLOCK_BYTES];
     let write = |bytes: &[u8]| {
@@ -153,7 +146,7 @@ fn writes_of_a_log_are_logged_at_once_and_then_only_where_they_differ() {
 #[test]
 fn the_ends_of_an_unaligned_write_are_logged_and_the_pages_between_bypass() {
     let machine = Machine::new(4);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     let append = |cache: &Cache, offset: u64, byte: u8| {
         let bytes = vec![byte; 10240];
         let change = ObjectChange::FileWrite { object: FILE, offset, bytes: &bytes, size: offset };
@@ -181,7 +174,7 @@ fn the_ends_of_an_unaligned_write_are_logged_and_the_pages_between_bypass() {
 /// bypassed the buffer, and the objects that lost their end.
 fn write_of_a_file_that_ends(size: u64) -> (u64, usize) {
     let machine = Machine::new(9);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     let bytes = [6; 2 * BLOCK_BYTES];
     let change = ObjectChange::FileWrite { object: FILE, offset: 2 * PAGE, bytes: &bytes, size };
     change_at_once(&cache, CRITICAL, change).expect("space").unwrap();
@@ -206,7 +199,7 @@ fn whole_pages_are_logged_where_losing_them_would_leave_a_hole() {
 #[test]
 fn what_is_lent_to_goes_first_and_its_sync_is_logged() {
     let machine = Machine::new(5);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     let task = Origin { task: 7, ..BACKGROUND };
     let bytes = [3; 16 * BLOCK_BYTES];
     let mut offset = 0;
@@ -239,7 +232,7 @@ fn what_is_lent_to_goes_first_and_its_sync_is_logged() {
 #[test]
 fn pages_for_critical_reads_are_fetched_first() {
     let machine = Machine::new(6);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     for object in [FILE, LOG] {
         machine.write(&cache, object, 0, &[4; 100 * BLOCK_BYTES]).expect("space");
     }
@@ -277,7 +270,7 @@ fn read_soon(cache: &Cache, origin: Origin, object: ObjectId, page: u64) -> Arc<
 
 /// A cache that has nothing in memory, and the objects FILE and LOG in its store.
 fn open_cold(machine: &Machine) -> Cache {
-    let cache = open(machine);
+    let cache = machine.open_under_policy();
     for object in [FILE, LOG] {
         for page in 0..60 {
             machine.write(&cache, object, page * 16, &[4; 16 * BLOCK_BYTES]).expect("space");
@@ -327,7 +320,7 @@ fn a_background_write_that_waits_for_the_log_has_it_written_back() {
     let machine = Machine::new(9);
     // A store that could get more space: no reason to write back by itself.
     machine.store.set_space(16384);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     let capacity = cache.buffer().capacity_bytes();
     let mut page = 0;
     while cache.buffer().free_bytes() > capacity / 2 + 3 * PAGE {

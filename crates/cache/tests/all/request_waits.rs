@@ -14,13 +14,6 @@ const PAGES: [u8; 4 * BLOCK_BYTES] = [3; 4 * BLOCK_BYTES];
 const WRITER: Origin = Origin { task: 7, kind: RequestKind::Write, file: 5, ..Origin::UNMATCHED };
 const BACKUP: Origin = Origin { task: 8, rule: 3, class: RequestClass::Background, ..WRITER };
 
-/// Whole pages bypass the buffer, as under a policy.
-fn open(machine: &Machine) -> Cache {
-    let cache = machine.open();
-    cache.set_follows_classes(true);
-    cache
-}
-
 fn write(offset: u64, bytes: &[u8]) -> ObjectChange<'_> {
     ObjectChange::FileWrite { object: FILE, offset, bytes, size: 1 << 30 }
 }
@@ -52,7 +45,7 @@ fn only(waits: &[EndedWait]) -> EndedWait {
 #[test]
 fn writers_wait_for_space_in_the_buffer_and_behind_each_other() {
     let machine = Machine::new(1);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     let began = cache.waits().now;
     let first = (0..).find(|&page| waits_to_write(&cache, WRITER, page)).expect("the buffer has an end");
     assert!(waits_to_write(&cache, BACKUP, first + 1));
@@ -78,7 +71,7 @@ fn writers_wait_for_space_in_the_buffer_and_behind_each_other() {
 #[test]
 fn the_first_writer_of_a_queue_waits_for_no_other() {
     let machine = Machine::new(5);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     let first = (0..).find(|&page| waits_to_write(&cache, WRITER, page)).expect("the buffer has an end");
     let all = 2 * first as usize;
     (1..all as u64).for_each(|page| assert!(waits_to_write(&cache, WRITER, first + page)));
@@ -100,7 +93,7 @@ fn the_first_writer_of_a_queue_waits_for_no_other() {
 #[test]
 fn a_sync_waits_for_a_commit_and_only_a_long_wait_is_kept() {
     let machine = Machine::new(2);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     for (millis, kept) in [(0, 0), (5, 1)] {
         machine.apply(&cache, &[part(millis)]).expect("space");
         let before = cache.waits().ended.len();
@@ -116,7 +109,7 @@ fn a_sync_waits_for_a_commit_and_only_a_long_wait_is_kept() {
 #[test]
 fn a_lent_sync_tells_for_whom() {
     let machine = Machine::new(3);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     machine.apply(&cache, &[write(0, &PAGES)]).expect("space");
     cache.sync_for(BACKUP, SyncScope::Object(FILE), Box::new(|synced| synced.expect("a buffer")));
     assert_eq!(
@@ -134,11 +127,11 @@ fn a_lent_sync_tells_for_whom() {
 #[test]
 fn a_read_waits_for_a_page_from_the_store() {
     let machine = Machine::new(4);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     machine.apply(&cache, &[write(0, &PAGES)]).expect("space");
     cache.drain().expect("sound media");
     drop(cache);
-    let cache = open(&machine);
+    let cache = machine.open_under_policy();
     let reader = Origin { kind: RequestKind::Read, ..WRITER };
     cache.read_for(
         reader,

@@ -11,10 +11,8 @@ const PAGES: [u8; 4 * BLOCK_BYTES] = [3; 4 * BLOCK_BYTES];
 const RULED: Origin = Origin { task: 7, rule: 0, ..Origin::UNMATCHED };
 const BACKUP: Origin = Origin { task: 8, class: RequestClass::Background, ..RULED };
 
-/// Whole pages bypass the buffer, as under a policy.
 fn open(machine: &Machine) -> Cache {
-    let cache = machine.open();
-    cache.set_follows_classes(true);
+    let cache = machine.open_under_policy();
     cache.set_rules(Arc::new(RuleSet::parse("critical share=50%").expect("a rule")));
     cache
 }

@@ -458,3 +458,22 @@ fn a_reader_that_goes_away_ends_it_without_a_word() {
     let output = weir().arg("check").arg(sandbox.store()).stdout(writer).output().expect("weir");
     assert_eq!((String::from_utf8_lossy(&output.stderr).as_ref(), output.status.code()), ("", Some(141)));
 }
+
+#[test]
+fn a_program_that_cannot_run_has_the_exit_codes_of_a_shell() {
+    let said_and_code = |program: &str| {
+        let output = weir().args(["class", "background", "--", program]).output().expect("weir starts");
+        (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
+    };
+    for (program, code, help) in [
+        ("no-such-program", 127, "give the program's path"),
+        ("/nothing/here", 127, "give the program's path"),
+        ("/etc/passwd", 126, "check that it is a program"),
+        ("/", 126, "check that it is a program"),
+    ] {
+        let (said, found) = said_and_code(program);
+        assert_eq!(found, Some(code), "{program}: {said}");
+        assert_says(&said, &format!("error: {program}: "));
+        assert_says(&said, &format!("  help: {help}"));
+    }
+}

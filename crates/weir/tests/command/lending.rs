@@ -22,13 +22,11 @@ fn with_mount_by(mount: fn(&Sandbox, &[&str]) -> Mounted, test: impl FnOnce(&Mou
         return;
     }
     let sandbox = Sandbox::formatted();
-    let rules = sandbox.path("rules");
-    fs::write(&rules, "background thread=scribe\n").expect("a file");
-    let rules = rules.to_str().expect("UTF-8");
-    let mounted = mount(&sandbox, &["--policy", "critical", "--rules", rules]);
+    let rules = sandbox.rules_file("background thread=scribe\n");
+    let mounted = mount(&sandbox, &["--policy", "critical", "--rules", &rules]);
     fs::write(mounted.path("file"), vec![1; FILE_BYTES]).expect("space");
     fs::write(mounted.path("other"), vec![1; 64 << 10]).expect("space");
-    test(&mounted, &["--policy", "critical+process+io", "--rules", rules]);
+    test(&mounted, &["--policy", "critical+process+io", "--rules", &rules]);
     mounted.unmount();
 }
 
@@ -143,7 +141,7 @@ fn without_permission_files_of_critical_tasks_are_lent_for() {
             thread::sleep(Duration::from_millis(2));
         };
         let begun = Instant::now();
-        let is_reported = || mounted.messages().contains("CAP_SYS_PTRACE");
+        let is_reported = || mounted.messages().contains("CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH\n");
         let is_enough = |_: &LendingReport| is_reported() && begun.elapsed() > Duration::from_secs(2);
         let elsewhere = report_of(mounted, background, || write_to(&other), is_enough);
         assert!(is_reported() && elsewhere.lent == 0, "{elsewhere:?}");

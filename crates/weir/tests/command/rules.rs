@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -22,12 +22,6 @@ while (sysread($client, my $byte, 1)) { syswrite($file, "x" x 8192); $file->sync
 const WRITER: &str = r#"use IO::Handle;
 $0 = $ARGV[1]; open(my $file, "+>>", $ARGV[0]) or die;
 while (1) { truncate($file, 0); syswrite($file, "x" x 65536) for 1..16; $file->sync; }"#;
-
-fn rules_file(sandbox: &Sandbox, text: &str) -> PathBuf {
-    let path = sandbox.path("rules");
-    fs::write(&path, text).expect("a file");
-    path
-}
 
 /// A process with a title, which ends with the test.
 struct Titled(Child);
@@ -73,7 +67,7 @@ impl Drop for Titled {
 #[test]
 fn understood_rules_are_printed_with_warnings() {
     let sandbox = Sandbox::new();
-    let path = rules_file(&sandbox, "# all\ncritical  file=/a\nbackground\nbackground   title=\"b c\"\n");
+    let path = sandbox.rules_file("# all\ncritical  file=/a\nbackground\nbackground   title=\"b c\"\n");
     let output = succeeds(weir().args(["rules", "check"]).arg(path));
     let expected = "   1  critical file=/a\n   2  background\n   3  background title=\"b c\"\n";
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
@@ -85,14 +79,14 @@ fn understood_rules_are_printed_with_warnings() {
 #[test]
 fn all_errors_are_printed_at_once() {
     let sandbox = Sandbox::new();
-    let path = rules_file(&sandbox, "urgent\ncritical\ncritical uid=\x1b[2J");
+    let path = sandbox.rules_file("urgent\ncritical\ncritical uid=\x1b[2J");
     for command in [&["rules", "check"], &["rules", "test"]] {
         let pid: &[&str] = if command[1] == "test" { &["1"] } else { &[] };
         let output = weir().args(command).arg(&path).args(pid).output().expect("the command starts");
         assert_eq!(output.status.code(), Some(1));
         assert!(output.stdout.is_empty());
         let said = String::from_utf8_lossy(&output.stderr);
-        let at = path.display();
+        let at = &path;
         assert_says(
             &said,
             &format!("error: {at}: line 1: expected `critical` or `background`, not `urgent`\n"),
@@ -110,7 +104,7 @@ fn rules_are_tried_on_a_running_task() {
     let sandbox = Sandbox::new();
     let text =
         "critical file=/pg_wal/**\nbackground title=\"postgres: checkpointer*\"\nbackground uid=4000000";
-    let path = rules_file(&sandbox, text);
+    let path = sandbox.rules_file(text);
     let titled = Titled::new("postgres: checkpointer");
     let pid = titled.0.id().to_string();
     let test = |file: &[&str]| {
@@ -132,8 +126,8 @@ fn rules_are_tried_on_a_running_task() {
 #[test]
 fn a_tag_decides_before_all_rules() {
     let sandbox = Sandbox::new();
-    let path = rules_file(&sandbox, "critical");
-    let shell = format!("exec {} rules test {} $$ /file", env!("CARGO_BIN_EXE_weir"), path.display());
+    let path = sandbox.rules_file("critical");
+    let shell = format!("exec {} rules test {} $$ /file", env!("CARGO_BIN_EXE_weir"), path);
     let output = succeeds(weir().args(["class", "background", "--", "sh", "-c", &shell]));
     let said = String::from_utf8_lossy(&output.stdout);
     assert_says(&said, "\ntag     background\n");
@@ -148,7 +142,7 @@ fn a_path_that_begins_with_the_mount_point_is_warned_of() {
     let sandbox = Sandbox::formatted();
     let mounted = sandbox.mount();
     let pid = std::process::id().to_string();
-    let path = rules_file(&sandbox, "critical file=/a/b");
+    let path = sandbox.rules_file("critical file=/a/b");
     let output = succeeds(weir().args(["rules", "test"]).arg(path).arg(pid).arg(mounted.path("a").join("b")));
     let said = String::from_utf8_lossy(&output.stderr);
     assert_says(&said, &format!("rules of the mount {} see this file as /a/b\n", mounted.dir().display()));
@@ -158,7 +152,7 @@ fn a_path_that_begins_with_the_mount_point_is_warned_of() {
 #[test]
 fn files_without_rules_and_huge_files_are_named() {
     let sandbox = Sandbox::new();
-    let output = succeeds(weir().args(["rules", "check"]).arg(rules_file(&sandbox, "# none\n")));
+    let output = succeeds(weir().args(["rules", "check"]).arg(sandbox.rules_file("# none\n")));
     assert_says(&String::from_utf8_lossy(&output.stderr), "no rules: all requests are critical\n");
     let output = weir().args(["rules", "check", "/dev/zero"]).output().expect("the command starts");
     assert_eq!(output.status.code(), Some(1));
@@ -168,7 +162,7 @@ fn files_without_rules_and_huge_files_are_named() {
 #[test]
 fn a_task_that_is_gone_is_named() {
     let sandbox = Sandbox::new();
-    let path = rules_file(&sandbox, "critical");
+    let path = sandbox.rules_file("critical");
     let said = fails(weir().args(["rules", "test"]).arg(&path).arg("4000000000"));
     assert_says(&said, "4000000000: there is no such process or thread");
     let said = fails(weir().args(["rules", "check"]).arg(sandbox.path("none")));
@@ -204,7 +198,7 @@ fn suggested_rules_name_servers_and_others() {
     assert_says(&rules, "\nbackground title=\"db: checkpointer\"\n");
     assert_says(&rules, "# In doubt: clients wait for files that it syncs; ");
     assert_says(&rules, "\n# background title=\"db: log *\"\n");
-    let checked = succeeds(weir().args(["rules", "check"]).arg(rules_file(&sandbox, &rules)));
+    let checked = succeeds(weir().args(["rules", "check"]).arg(sandbox.rules_file(&rules)));
     let checked = String::from_utf8_lossy(&checked.stdout);
     assert_eq!(checked, "   1  critical title=\"db: app *\"\n   2  background title=\"db: checkpointer\"\n");
     drop(programs);

@@ -63,6 +63,13 @@ impl Sandbox {
         self.path("media")
     }
 
+    /// Writes the file of rules, and returns its path.
+    pub(crate) fn rules_file(&self, rules: &str) -> String {
+        let path = self.path("rules");
+        fs::write(&path, rules).expect("a file");
+        path.into_os_string().into_string().expect("UTF-8")
+    }
+
     /// The mount point.
     pub(crate) fn mount_point(&self) -> PathBuf {
         self.path("mnt")

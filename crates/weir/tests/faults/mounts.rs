@@ -143,6 +143,9 @@ fn an_order_that_the_store_cannot_keep_is_refused_and_does_not_count_now_nor_aft
         faulty.media.store.set([None, Some(Errno::IO), None]);
         fails(weir().arg("tune").arg(mounted.dir()).args(["--data", refused]));
         assert_eq!(mounted.status().settings.data, before);
+        fails(weir().arg("tune").arg(mounted.dir()).args(["--data", refused, "--policy", "critical"]));
+        let settings = mounted.status().settings;
+        assert_eq!((settings.data.as_str(), settings.policy), (before, None));
         faulty.mend();
         mounted.kill();
         let mounted = faulty.mount();

@@ -5,6 +5,7 @@ use crate::mounts::Faulty;
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Writes of half a page: more than the buffer holds.
@@ -57,9 +58,22 @@ fn a_writer_that_waits_for_the_buffer_is_shown() {
     assert_eq!((wait.request.as_str(), wait.class.as_str(), &wait.rule), ("write", "critical", &None));
     assert!(wait.waited_ms >= 1.0 && wait.title.is_some() && wait.inode.is_some());
     assert!(report.ended.len() <= 256);
-    let own = std::process::id().to_string();
-    assert_says(&why(&mounted, &["--pid", &own]), "space in the buffer");
-    assert_says(&why(&mounted, &["--pid", "1"]), "nothing waits");
+    let longest = report.longest.iter().find(|wait| wait.waits_for == "buffer-space").expect("it has waited");
+    assert!(longest.waited_ms >= wait.waited_ms && longest.title.is_some());
+    let totals =
+        report.totals.iter().find(|totals| totals.waits_for == "buffer-space").expect("it has waited");
+    assert!(totals.count >= 1 && totals.longest_ms == longest.waited_ms);
+    assert!(!shown.contains("critical"), "no class counts: {shown}");
+    succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "critical"]));
+    assert_says(&why(&mounted, &[]), "critical, by none of the rules in force\n");
+    assert_eq!(mounted.waits().policy.as_deref(), Some("critical"));
+    let of_process = |id: u32| why(&mounted, &["--pid", &id.to_string()]);
+    assert_says(&of_process(std::process::id()), "space in the buffer");
+    let parent = rustix::process::getppid().expect("this process has a parent").as_raw_pid();
+    assert_says(&of_process(parent as u32), "space in the buffer");
+    let mut child = Command::new("sleep").arg("60").spawn().expect("sleep starts");
+    assert_says(&of_process(child.id()), "nothing waits");
+    child.kill().and_then(|()| child.wait()).expect("a child of ours");
     let other = mounted.path("other");
     File::create(&other).expect("a file");
     let of_file = |path| String::from_utf8(succeeds(weir().arg("why").arg(path)).stdout).expect("UTF-8");

@@ -81,9 +81,8 @@ impl Weir {
             self.mounted = Some(self.sandbox.mount_with(self.options));
             return;
         };
-        let rules = self.sandbox.path("rules");
-        std::fs::write(&rules, DATABASE_RULES.concat()).expect("a file of rules");
-        let policy = ["--policy", &policy, "--rules", rules.to_str().expect("UTF-8")];
+        let rules = self.sandbox.rules_file(&DATABASE_RULES.concat());
+        let policy = ["--policy", &policy, "--rules", &rules];
         self.mounted = Some(self.sandbox.mount_with(&[self.options, &policy].concat()));
     }
 

@@ -35,6 +35,13 @@ impl Machine {
         self.try_open().expect("sound media")
     }
 
+    /// Opens the cache. Whole pages bypass the buffer, as under a policy.
+    pub fn open_under_policy(&self) -> Cache {
+        let cache = self.open();
+        cache.set_follows_classes(true);
+        cache
+    }
+
     pub fn try_open(&self) -> Result<Cache, CacheError> {
         self.open_on(self.store.clone(), self.buffer.clone())
     }
