@@ -18,4 +18,5 @@ mod streams;
 mod stress;
 mod tar;
 mod trace;
+mod two_volumes;
 mod weir;

@@ -12,19 +12,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Time limit: even under heavy load, a correct operation takes less.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const KILLS: u64 = 20;
+pub(crate) const KILLS: u64 = 20;
 /// Each of these kills is followed by one that hits the recovery.
 const RECOVERY_KILLS: [u64; 3] = [3, 9, 15];
 
 /// SQLite in a process of its own, which inserts rows one by one and says when each is committed.
-struct Writer {
+pub(crate) struct Writer {
     sqlite: Child,
     statements: ChildStdin,
     says: BufReader<ChildStdout>,
 }
 
 impl Writer {
-    fn start(database: &Path, journal: &str) -> Writer {
+    /// `journal` and `synchronous` are values of SQLite's pragmas.
+    pub(crate) fn start(database: &Path, journal: &str, synchronous: &str) -> Writer {
         // SQLite would buffer output to a pipe.
         let mut sqlite = Command::new("stdbuf")
             .args(["-oL", "sqlite3", "-batch", "-bail", "-init", "/dev/null"])
@@ -37,7 +38,7 @@ impl Writer {
         let mut statements = sqlite.stdin.take().expect("a pipe");
         let says = BufReader::new(sqlite.stdout.take().expect("a pipe"));
         let settings = format!(
-            "PRAGMA journal_mode={journal};\nPRAGMA synchronous=FULL;\n\
+            "PRAGMA journal_mode={journal};\nPRAGMA synchronous={synchronous};\n\
              CREATE TABLE IF NOT EXISTS rows (n INTEGER PRIMARY KEY, body TEXT);\n"
         );
         // If the daemon is dead already, the first insert fails.
@@ -46,7 +47,7 @@ impl Writer {
     }
 
     /// Inserts a row; true once SQLite says that it is committed, false if SQLite gave up.
-    fn insert(&mut self, n: u64) -> bool {
+    pub(crate) fn insert(&mut self, n: u64) -> bool {
         let insert = format!("INSERT INTO rows VALUES ({n}, {});\nSELECT {n};\n", body(n));
         if self.statements.write_all(insert.as_bytes()).is_err() {
             return false;
@@ -97,14 +98,14 @@ impl Ledger {
     }
 }
 
-fn query(database: &Path, sql: &str) -> String {
+pub(crate) fn query(database: &Path, sql: &str) -> String {
     let mut sqlite = Command::new("sqlite3");
     let output = succeeds(sqlite.args(["-batch", "-init", "/dev/null"]).arg(database).arg(sql));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 /// Whether SQLite had come so far as to commit its table.
-fn has_rows(database: &Path) -> bool {
+pub(crate) fn has_rows(database: &Path) -> bool {
     let tables = "SELECT count(*) FROM sqlite_master WHERE name = 'rows'";
     database.exists() && query(database, tables) == "1"
 }
@@ -149,7 +150,7 @@ fn write_until_killed(
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             let start = Instant::now();
-            let mut writer = Writer::start(database, journal);
+            let mut writer = Writer::start(database, journal, "FULL");
             let mut n = first;
             while writer.insert(n) {
                 ledger.acknowledge(n);

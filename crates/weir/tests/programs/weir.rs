@@ -92,6 +92,26 @@ impl Weir {
         self.mounted = Some(self.sandbox.mount_with(&options));
     }
 
+    /// Has the daemon mount another volume, too, on a directory beside the mount. A killed daemon leaves a dead
+    /// mount there, which the next call removes.
+    pub(crate) fn mount_beside(&self, volume: &str) -> PathBuf {
+        let dir = self.beside(volume);
+        let mut mount = weir();
+        mount.args(["mount", "--volume", volume]).arg(self.sandbox.store()).arg(&dir);
+        succeeds(&mut mount);
+        dir
+    }
+
+    /// Unmounts what [`mount_beside`](Weir::mount_beside) mounted.
+    pub(crate) fn unmount_beside(&self, volume: &str) {
+        succeeds(weir().arg("unmount").arg(self.beside(volume)));
+    }
+
+    /// Creates a volume, while the store is mounted.
+    pub(crate) fn create_volume(&self, volume: &str) {
+        succeeds(weir().args(["volume", "create"]).arg(self.path()).arg(volume));
+    }
+
     /// The volumes of the store.
     pub(crate) fn volumes(&self) -> Vec<String> {
         let listed = succeeds(weir().args(["volume", "list", "--json"]).arg(self.sandbox.store())).stdout;
