@@ -96,7 +96,7 @@ pub struct StartReport {
     pub transactions: u64,
     /// Times that the start waited for a read of the store.
     pub store_waits: u64,
-    /// Reads of the store until the mount was ready.
+    /// Reads of the store, from the start of the daemon until the mount was ready.
     pub store_reads: u64,
     /// Bytes of these reads.
     pub store_bytes: u64,

@@ -38,9 +38,9 @@ pub(crate) const READY: &str = "ready";
 
 /// The smallest `--memory`: a few of the kernel's largest requests.
 const MEMORY_MIN: ByteSize = ByteSize(16 << 20);
-/// How long a mount waits for an ending daemon of the store to be gone.
-const ENDING_WAIT: Duration = Duration::from_secs(10);
-const ENDING_STEP: Duration = Duration::from_millis(20);
+/// How long a mount waits for a daemon of the store that begins or ends.
+const DAEMON_WAIT: Duration = Duration::from_secs(10);
+const DAEMON_STEP: Duration = Duration::from_millis(20);
 /// The data mode if none was chosen for the store.
 const DATA_MODE: DataMode = DataMode::Ordered;
 /// Sequential bytes after which a stream bypasses the buffer. Most files are smaller.
@@ -54,27 +54,27 @@ const DELTAS_MIN: ByteSize = ByteSize(1 << 20);
 /// Has the running daemon of the store mount the volume. If there is none, becomes the daemon.
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
-    let deadline = Instant::now() + ENDING_WAIT;
+    let deadline = Instant::now() + DAEMON_WAIT;
     loop {
-        let running = RunningDaemon::find(&args.path)?;
-        let is_ending = match running.map(|running| running.mount(args)) {
-            Some(Ok(MountOutcome::Mounted)) => {
-                return say_ready().map_err(|source| WeirError::Spawn { source });
-            }
-            Some(Ok(MountOutcome::DaemonIsEnding)) => true,
-            Some(Err(error)) => return Err(error),
-            None => false,
-        };
+        if let Some(running) = RunningDaemon::find(&args.path)?
+            && running.mount(args)? == MountOutcome::Mounted
+        {
+            return say_ready_to(io::stdout()).map_err(|source| WeirError::Spawn { source });
+        }
         match become_daemon(args) {
-            // The daemon is ending, or another `weir mount` was faster.
-            Err(WeirError::InUse { .. } | WeirError::Busy { .. })
-                if Instant::now() < deadline && (is_ending || RunningDaemon::find(&args.path)?.is_some()) =>
-            {
-                std::thread::sleep(ENDING_STEP);
+            // Its mount can soon be asked, or it is ending.
+            Err(WeirError::InUse { pid, .. }) if is_daemon(pid) && Instant::now() < deadline => {
+                std::thread::sleep(DAEMON_STEP);
             }
             ended => return ended,
         }
     }
+}
+
+/// Whether a process is a `weir mount`.
+fn is_daemon(pid: u32) -> bool {
+    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    arguments.split(|&byte| byte == 0).nth(1) == Some(b"mount")
 }
 
 /// Checks everything before the first write, mounts, serves until no mount is left, and writes everything back.
@@ -308,11 +308,6 @@ fn leave_caller(log: Option<&File>) -> io::Result<()> {
     let ready = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     rustix::stdio::dup2_stdout(File::options().write(true).open("/dev/null")?)?;
     say_ready_to(ready)
-}
-
-/// Reports that a running daemon has mounted the volume.
-fn say_ready() -> io::Result<()> {
-    say_ready_to(io::stdout())
 }
 
 fn say_ready_to(mut caller: impl Write) -> io::Result<()> {
