@@ -15,7 +15,7 @@ use store::{CleaningOutcome, NewVolume, StoreError, VolumeMode};
 
 const SEGMENTS: u64 = 144;
 /// Large ones, so that most of the store can be used.
-const LARGE_SEGMENTS: u64 = 216;
+const LARGE_SEGMENTS: u64 = 230;
 const SEGMENT_BLOCKS: u64 = 32;
 /// So that a step of the cleaner, at least eight blocks, is an eighth of a segment. In small segments a
 /// write-back of one page may cost more than a segment, once the store is three quarters full.
@@ -261,7 +261,7 @@ fn pages_that_a_crash_left_dirty_keep_their_reservation_though_the_store_has_les
 #[test]
 fn what_gives_space_back_is_granted_space_that_there_is_not() {
     let machine = Machine::new();
-    (0..82 * SEGMENT_BLOCKS).for_each(|page| machine.write(page, &mut |_| {}).expect("space"));
+    (0..79 * SEGMENT_BLOCKS).for_each(|page| machine.write(page, &mut |_| {}).expect("space"));
     machine.cache.drain().expect("sound media");
     machine.reserve_all();
     let dirty = machine.assert_all_is_reserved();
