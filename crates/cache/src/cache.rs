@@ -447,22 +447,32 @@ impl Cache {
         self.parts.volumes.rename(volume, name)
     }
 
-    /// Makes a new volume that is what `from` is at some point in time during the call: it has every change
-    /// that was applied before the call, and with each change every one before it. Durable on return. Works
-    /// in the caller's thread. Other threads go on; what they write during the call needs memory once more.
+    /// Makes clones of volumes, all as of one point in time during the call: the clones have every change that
+    /// was applied before the call, and with each change every one before it in any of the volumes. Each pair
+    /// is a source and its clone; a source may have several. Returns the clones' numbers in that order.
+    /// Durable on return; a crash before leaves all the clones or none. Works in the caller's thread. Other
+    /// threads go on; what they write during the call needs memory once more.
     ///
     /// # Errors
-    /// Those of [`StoreVolumes::check_clone`](store::StoreVolumes::check_clone), before anything is done;
+    /// Those of [`StoreVolumes::check_clones`](store::StoreVolumes::check_clones), before anything is done;
     /// [`StoreError::Full`](store::StoreError::Full); and those of writing back. There is no new volume then,
     /// unless the last write to the store's log failed: that is not known until the next start.
-    pub fn clone_volume(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
-        self.parts.volumes.make_clone(from, new)
+    pub fn clone_volumes(&self, clones: &[(VolumeId, NewVolume<'_>)]) -> Result<Vec<VolumeId>, CacheError> {
+        self.parts.volumes.make_clones(clones)
     }
 
-    /// [`clone_volume`](Cache::clone_volume), where the new volume is
-    /// [expendable](Cache::set_expendable_volumes) as soon as it exists.
-    pub fn clone_expendable(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
-        self.parts.volumes.make_expendable_clone(from, new)
+    /// [`clone_volumes`](Cache::clone_volumes) of one volume.
+    pub fn clone_volume(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
+        self.clone_volumes(&[(from, *new)]).map(|made| made[0])
+    }
+
+    /// [`clone_volumes`](Cache::clone_volumes), where the clones are
+    /// [expendable](Cache::set_expendable_volumes) as soon as they exist.
+    pub fn clone_expendable(
+        &self,
+        clones: &[(VolumeId, NewVolume<'_>)],
+    ) -> Result<Vec<VolumeId>, CacheError> {
+        self.parts.volumes.make_expendable_clones(clones)
     }
 
     /// Deletes a volume that is not [in use](Cache::use_volume), with what was written to it. Its space is

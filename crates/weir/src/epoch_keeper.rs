@@ -118,7 +118,7 @@ impl EpochKeeper {
         let created = now();
         let name = name_of(created);
         let new = NewVolume { name: &name, mode: VolumeMode::ReadOnly, created };
-        let taken = self.cache.clone_expendable(self.volume, &new);
+        let taken = self.cache.clone_expendable(&[(self.volume, new)]).map(|taken| taken[0]);
         *lock(&self.problem) = taken.as_ref().err().map(ToString::to_string);
         if let Ok(taken) = taken {
             schedule.taken = Some((taken, newest));

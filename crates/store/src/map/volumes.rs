@@ -121,9 +121,9 @@ impl MapVolumes {
         self.all.values().map(|volume| volume.objects.root).chain(self.dying())
     }
 
-    /// An error if there are as many volumes as there may be.
-    pub(crate) fn ensure_below_max(&self) -> Result<(), StoreError> {
-        if self.all.len() >= VOLUMES_MAX {
+    /// An error if there may not be `count` more volumes.
+    pub(crate) fn ensure_may_add(&self, count: usize) -> Result<(), StoreError> {
+        if self.all.len() + count > VOLUMES_MAX {
             return Err(StoreError::TooManyVolumes { limit: VOLUMES_MAX });
         }
         Ok(())
