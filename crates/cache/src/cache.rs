@@ -26,7 +26,7 @@ use request::{LendingLevel, Origin, RuleSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{NewVolume, Store, VolumeId};
+use store::{NewVolume, Store, VolumeId, VolumeRollback};
 
 /// The pause between two looks at work that is due and cannot be done.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
@@ -420,7 +420,7 @@ impl Cache {
         synchronous::read_all_now(&self.parts.shared, object, ranges)
     }
 
-    /// Keeps `volume` from being deleted and renamed until the result is dropped.
+    /// Keeps `volume` from being deleted, renamed and rolled back until the result is dropped.
     pub fn use_volume(&self, volume: VolumeId) -> VolumeInUse {
         self.parts.volumes.use_volume(volume)
     }
@@ -473,6 +473,27 @@ impl Cache {
         clones: &[(VolumeId, NewVolume<'_>)],
     ) -> Result<Vec<VolumeId>, CacheError> {
         self.parts.volumes.make_expendable_clones(clones)
+    }
+
+    /// Rolls a volume that is not [in use](Cache::use_volume) back to a snapshot. A writable clone of `snapshot`
+    /// gets the volume's name; `volume` keeps all that was written to it, under the name `kept_name`. Returns
+    /// the clone's number. Durable on return; a crash before leaves all of that or nothing.
+    /// [`VolumeRollback`] says which snapshots are accepted. A snapshot that is written to meanwhile is cloned
+    /// as of some point in time during the call.
+    ///
+    /// # Errors
+    /// [`CacheError::InUse`], and those of [`StoreVolumes::check_rollback`](store::StoreVolumes::check_rollback),
+    /// before anything is done; [`StoreError::Full`](store::StoreError::Full); and those of writing back.
+    /// Nothing has changed then, unless the last write to the store's log failed: that is not known until the
+    /// next start.
+    pub fn roll_back(
+        &self,
+        volume: VolumeId,
+        snapshot: VolumeId,
+        kept_name: &str,
+        created: u64,
+    ) -> Result<VolumeId, CacheError> {
+        self.parts.volumes.roll_back(&VolumeRollback { volume, snapshot, kept_name, created })
     }
 
     /// Deletes a volume that is not [in use](Cache::use_volume), with what was written to it. Its space is

@@ -30,6 +30,8 @@ pub enum CacheBug {
     CloneTooEarly,
     /// Volumes that are cloned together are frozen one by one, each under its own hold of the lock.
     SnapshotsOfTwoMoments,
+    /// A rollback is two batches of the store's log: the old volume's new name, and the clone.
+    HalfARollback,
     /// A rescue applies each punch as if it were the newest change of all.
     RescueCutsLate,
     /// A page is stored before an older clone or move of it.

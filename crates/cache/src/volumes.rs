@@ -10,6 +10,7 @@
 //! 4. One batch of the store's log makes all the clones and names them.
 //!
 //! After a crash before that batch is durable there is no clone; what was written back would have been anyway.
+//! A rollback is a clone whose batch also renames the volume that it replaces.
 
 use crate::commit::Committer;
 use crate::dirty_scan::DirtyScan;
@@ -27,7 +28,7 @@ use device::{Lsn, ObjectId, PageNo, SharedPage};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{NewVolume, StoreError, StoreVolumes, VolumeId};
+use store::{NewVolume, StoreError, StoreVolumes, VolumeId, VolumeMode, VolumeRollback};
 
 /// Dirty pages that may be frozen under one hold of the lock: some milliseconds of it.
 const FEW_PAGES: usize = 4096;
@@ -35,7 +36,7 @@ const FEW_PAGES: usize = 4096;
 /// The number of users of each volume in use.
 type VolumeUsers = OrderedMutex<BTreeMap<VolumeId, u64>>;
 
-/// Creates, clones, renames and deletes volumes.
+/// Creates, clones, renames, rolls back and deletes volumes.
 pub(crate) struct VolumeManager {
     used: Arc<VolumeUsers>,
     shared: Arc<CacheShared>,
@@ -161,6 +162,25 @@ impl VolumeManager {
         })
     }
 
+    /// Rolls a volume back. If segments are short, cleaning makes some first.
+    pub(crate) fn roll_back(&self, rollback: &VolumeRollback<'_>) -> Result<VolumeId, CacheError> {
+        self.maintainer.with_space(|| self.roll_back_once(rollback))
+    }
+
+    fn roll_back_once(&self, rollback: &VolumeRollback<'_>) -> Result<VolumeId, CacheError> {
+        self.ensure_unused(rollback.volume)?;
+        self.shared.store().volumes().check_rollback(rollback)?;
+        ensure_not_reserved(rollback.kept_name)?;
+        self.at_point_in_time(&BTreeSet::from([rollback.snapshot]), |volumes, lsn| {
+            // A mount may have begun since.
+            self.ensure_unused(rollback.volume)?;
+            if is_planted(CacheBug::HalfARollback) {
+                return Ok(roll_back_in_halves(volumes, rollback, lsn)?);
+            }
+            Ok(volumes.roll_back(rollback, lsn)?)
+        })
+    }
+
     /// Writes the sources back as they are at one point in time. Then calls `change` with that point's LSN,
     /// while the store has nothing newer of them.
     fn at_point_in_time<T>(
@@ -280,6 +300,19 @@ impl VolumeManager {
     }
 }
 
+/// For a planted bug.
+fn roll_back_in_halves(
+    volumes: StoreVolumes<'_>,
+    rollback: &VolumeRollback<'_>,
+    lsn: Lsn,
+) -> Result<VolumeId, StoreError> {
+    let VolumeRollback { volume, snapshot, kept_name, created } = *rollback;
+    let replaced = volumes.describe().into_iter().find(|one| one.id == volume);
+    let name = &replaced.ok_or(StoreError::NoSuchVolume { volume })?.name;
+    volumes.rename(volume, kept_name)?;
+    volumes.clone_named(snapshot, &NewVolume { name, mode: VolumeMode::Writable, created }, lsn)
+}
+
 /// Refuses names that rescues use.
 fn ensure_not_reserved(name: &str) -> Result<(), CacheError> {
     match [UNFINISHED_RESCUE, FINISHED_RESCUE].into_iter().find(|&prefix| name.starts_with(prefix)) {
@@ -293,7 +326,7 @@ fn ensure_not_reserved(name: &str) -> Result<(), CacheError> {
     }
 }
 
-/// A volume in use. Until this is dropped, it can be neither deleted nor renamed.
+/// A volume in use. Until this is dropped, it can be neither deleted nor renamed nor rolled back.
 pub struct VolumeInUse {
     used: Arc<VolumeUsers>,
     volume: VolumeId,

@@ -1,7 +1,7 @@
-//! Creating, cloning, renaming and deleting volumes.
+//! Creating, cloning, renaming, rolling back and deleting volumes.
 //!
 //! A new volume, its name and its first pages of metadata are one batch: a crash leaves all or nothing. So are
-//! all clones of one call with their names.
+//! all clones of one call with their names, and both names of a rollback with its clone.
 //!
 //! A clone shares all nodes with its source, from the root on: it costs a reference and a log entry, whatever
 //! the source holds. The first write to either copies the nodes on its way down.
@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::log_entry::{BatchOrigin, LogEntry, NAME_PART_BYTES};
 use crate::policy::SpaceClass;
 use crate::shared::StoreShared;
-use crate::volume::{NewVolume, VolumeId, check_volume_name};
+use crate::volume::{NewVolume, VolumeId, VolumeMode, VolumeRollback, check_volume_name};
 use crate::writer::{StoreWriter, WriterLock};
 use device::{Lsn, ObjectId, PageNo, SharedPage};
 use std::collections::BTreeSet;
@@ -112,6 +112,39 @@ pub(crate) fn check_clones(
         shared.map().volumes.get(*from).ok_or(StoreError::NoSuchVolume { volume: *from })?;
     }
     shared.map().volumes.ensure_may_add(clones.len())
+}
+
+/// See [`StoreVolumes::roll_back`](crate::StoreVolumes::roll_back).
+pub(crate) fn roll_back(
+    shared: &StoreShared,
+    writer: &mut StoreWriter,
+    rollback: &VolumeRollback<'_>,
+    lsn: Lsn,
+) -> Result<VolumeId, StoreError> {
+    writer.make_ready(shared)?;
+    check_rollback(shared, rollback)?;
+    let VolumeRollback { volume, snapshot, kept_name, created } = *rollback;
+    let name = shared.map().volumes.describe(volume)?.name;
+    let to = shared.map().volumes.next_id();
+    let new = NewVolume { name: &name, mode: VolumeMode::Writable, created };
+    let mut entries: Vec<LogEntry> = name_entries(volume, kept_name).collect();
+    entries.extend(clone_entries(snapshot, to, &new, lsn));
+    writer.append_entries(shared, entries, SpaceClass::Writer)?;
+    Ok(to)
+}
+
+/// See [`StoreVolumes::check_rollback`](crate::StoreVolumes::check_rollback).
+pub(crate) fn check_rollback(shared: &StoreShared, rollback: &VolumeRollback<'_>) -> Result<(), StoreError> {
+    let VolumeRollback { volume, snapshot, kept_name, .. } = *rollback;
+    let map = shared.map();
+    let replaced = map.volumes.describe(volume)?;
+    let source = map.volumes.describe(snapshot)?;
+    if !map.volumes.has_snapshot(volume, snapshot) {
+        return Err(StoreError::NotASnapshot { volume: replaced.name, snapshot: source.name });
+    }
+    map.volumes.ensure_may_add(1)?;
+    drop(map);
+    check_name(shared, kept_name)
 }
 
 /// Checks that a volume may be given this name.

@@ -2,13 +2,13 @@
 
 use crate::error::StoreError;
 use crate::shared::StoreShared;
-use crate::volume::{NewVolume, VolumeId, VolumeInfo, VolumeMode};
+use crate::volume::{NewVolume, VolumeId, VolumeInfo, VolumeMode, VolumeRollback};
 use crate::volume_changes;
 use crate::volume_usage::{self, StoreUsage};
 use crate::writer::WriterLock;
 use device::{Lsn, PageNo, SharedPage};
 
-/// Lists, creates, clones, renames and deletes the volumes of a [`Store`](crate::Store).
+/// Lists, creates, clones, renames, rolls back and deletes the volumes of a [`Store`](crate::Store).
 #[derive(Clone, Copy)]
 pub struct StoreVolumes<'a> {
     shared: &'a StoreShared,
@@ -89,6 +89,24 @@ impl<'a> StoreVolumes<'a> {
     /// [`clone_volumes`](StoreVolumes::clone_volumes) of one volume.
     pub fn clone_named(&self, from: VolumeId, new: &NewVolume<'_>, lsn: Lsn) -> Result<VolumeId, StoreError> {
         self.clone_volumes(&[(from, *new)], lsn).map(|made| made[0])
+    }
+
+    /// Checks that a volume can be rolled back, before costly work begins.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchVolume`], [`StoreError::NotASnapshot`], [`StoreError::BadName`],
+    /// [`StoreError::NameTaken`], [`StoreError::TooManyVolumes`].
+    pub fn check_rollback(&self, rollback: &VolumeRollback<'_>) -> Result<(), StoreError> {
+        volume_changes::check_rollback(self.shared, rollback)
+    }
+
+    /// Rolls a volume back, in one durable batch. Returns the number of the clone that has its name now. `lsn`
+    /// is the clone's place in the one order.
+    ///
+    /// # Errors
+    /// Those of [`check_rollback`](StoreVolumes::check_rollback) and [`apply`](crate::StoreData::apply).
+    pub fn roll_back(&self, rollback: &VolumeRollback<'_>, lsn: Lsn) -> Result<VolumeId, StoreError> {
+        volume_changes::roll_back(self.shared, &mut self.writer.lock(), rollback, lsn)
     }
 
     /// Deletes a volume. [`free_deleted_step`](crate::StoreMaintenance::free_deleted_step) frees its space.

@@ -1,4 +1,4 @@
-//! Clones of several volumes at one moment.
+//! Clones of several volumes at one moment, and rollbacks.
 
 use crate::common::apply_at_once;
 use crate::common::meddled::{Meddled, Meddler};
@@ -110,4 +110,93 @@ fn snapshots_that_cannot_all_be_made_are_refused() {
     assert_eq!(names(&cache), [(0, "main".into())]);
     assert_eq!(cache.clone_volumes(&[]).expect("nothing to do"), []);
     assert_eq!(cache.clone_volumes(&[copy("first"), copy("second")]).expect("space"), [1, 2].map(VolumeId));
+}
+
+/// The volumes before and after a rollback: numbers, names and counters.
+const BEFORE: [(u32, &str, u64); 2] = [(0, "main", 8), (1, "snapshot", 9)];
+const AFTER: [(u32, &str, u64); 3] = [(0, "kept", 8), (1, "snapshot", 9), (2, "main", 9)];
+
+fn described(cache: &Cache) -> Vec<(u32, String, u64)> {
+    names(cache).into_iter().map(|(id, name)| (id, name, counter(cache, VolumeId(id)))).collect()
+}
+
+fn is_like(found: &[(u32, String, u64)], expected: &[(u32, &str, u64)]) -> bool {
+    found.iter().map(|(id, name, counter)| (*id, &**name, *counter)).eq(expected.iter().copied())
+}
+
+fn roll_back(cache: &Cache) -> Result<VolumeId, CacheError> {
+    cache.roll_back(VolumeId::MAIN, VolumeId(1), "kept", 2)
+}
+
+/// Rolls a volume back while the power fails at each operation of a disk in turn. The buffer alone has the
+/// newest changes of the volume and of the snapshot. After the crash all of the rollback is there or nothing.
+fn rollback_is_whole_after_every_crash() -> Result<(), String> {
+    let mut outcomes = [0, 0];
+    for operations in 0.. {
+        let machine = Machine::new(operations);
+        let cache = machine.open();
+        assert!(count_to(&cache, VolumeId::MAIN, 7));
+        cache.clone_volume(VolumeId::MAIN, &named("snapshot", VolumeMode::Writable)).expect("space");
+        assert!(count_to(&cache, VolumeId::MAIN, 8) && count_to(&cache, VolumeId(1), 9));
+        machine.sync(&cache).expect("sound media");
+        machine.power.cut_after(operations);
+        let answer = roll_back(&cache);
+        let is_over = !machine.power.is_lost();
+        drop(cache);
+        machine.crash();
+        let cache = machine.open();
+        let found = described(&cache);
+        let is_made = is_like(&found, &AFTER);
+        if !is_made && (!is_like(&found, &BEFORE) || answer.is_ok()) {
+            return Err(format!("{operations}: {found:?} after {answer:?}"));
+        }
+        if !is_made {
+            roll_back(&cache).expect("it can be made still");
+        }
+        assert!(is_like(&described(&cache), &AFTER), "{operations}");
+        cache.drain().expect("sound media");
+        assert!(is_like(&described(&cache), &AFTER), "{operations}");
+        cache.store().maintenance().check(&mut |finding| panic!("{operations}: {finding:?}"));
+        outcomes[usize::from(is_made)] += 1;
+        if is_over {
+            break;
+        }
+    }
+    assert!(outcomes.iter().all(|&count| count > 0), "{outcomes:?}: the runs test little");
+    Ok(())
+}
+
+#[test]
+fn rollback_is_whole_after_a_crash_or_did_not_happen() {
+    assert_eq!(rollback_is_whole_after_every_crash(), Ok(()));
+}
+
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn half_a_rollback_is_noticed() {
+    cache::plant(Some(cache::CacheBug::HalfARollback));
+    let noticed = rollback_is_whole_after_every_crash().err();
+    cache::plant(None);
+    println!("{}", noticed.expect("the bug is noticed"));
+}
+
+#[test]
+fn rollback_of_a_used_volume_is_refused() {
+    let machine = Machine::new(2);
+    let cache = machine.open();
+    let snapshot =
+        cache.clone_volume(VolumeId::MAIN, &named("snapshot", VolumeMode::ReadOnly)).expect("space");
+    let used = cache.use_volume(VolumeId::MAIN);
+    let refused = roll_back(&cache).expect_err("it is used");
+    assert!(matches!(refused, CacheError::InUse { volume: VolumeId::MAIN }), "{refused}");
+    assert!(refused.help().is_some());
+    drop(used);
+    let refused = cache.roll_back(VolumeId::MAIN, snapshot, "rescued-1", 2).expect_err("a reserved name");
+    assert!(matches!(refused, CacheError::Store(StoreError::BadName { .. })), "{refused}");
+    let refused = cache.roll_back(snapshot, snapshot, "kept", 2).expect_err("the volume itself");
+    assert!(matches!(refused, CacheError::Store(StoreError::NotASnapshot { .. })), "{refused}");
+    assert_eq!(names(&cache), [(0, "main".into()), (1, "snapshot".into())]);
+    // The snapshot may be used meanwhile.
+    let _used = cache.use_volume(snapshot);
+    assert_eq!(roll_back(&cache).expect("space"), VolumeId(2));
 }

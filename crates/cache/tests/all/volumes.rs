@@ -1,4 +1,4 @@
-//! Clones of volumes, writes to one volume after the other, and deletions, on a machine that loses
+//! Clones of volumes, writes to one volume after the other, rollbacks and deletions, on a machine that loses
 //! power and any subset of the writes that were not flushed. Clones are states of their sources during the
 //! call, or do not exist. A volume that is not written any more keeps its state, even if only the buffer has
 //! some of it.
@@ -25,6 +25,8 @@ enum Pending {
     Nothing,
     /// Clones of which all exist or none, and the states that each may have.
     Clones(Vec<PendingClone>),
+    /// The clone, which has the name of this volume, or the volume still has it.
+    RollBack(VolumeId, PendingClone),
     Delete(VolumeId),
 }
 
@@ -35,6 +37,7 @@ type PendingClone = (String, CrashHistory<VolumeModel>);
 #[derive(Debug, Default)]
 struct Tally {
     cloned: u64,
+    rolled_back: u64,
     /// Calls for clones without an answer whose clones existed after the crash, and those whose did not.
     found: u64,
     not_found: u64,
@@ -111,6 +114,16 @@ impl World {
                     self.tally.found += 1;
                 }
             }
+            Pending::RollBack(volume, clone) => {
+                let named = cache.store().volumes().named(&clone.0).map(|one| one.id);
+                let named = named.unwrap_or_else(|| panic!("seed {}: {} is gone", self.seed, clone.0));
+                if named == volume {
+                    self.tally.not_found += 1;
+                } else {
+                    self.add_clones(cache, &[named], &[clone]);
+                    self.tally.found += 1;
+                }
+            }
             Pending::Delete(volume) if !found.contains(&volume) => drop(self.others.remove(&volume)),
             _ => {}
         }
@@ -163,6 +176,7 @@ impl World {
                 self.machine.clock.advance(Duration::from_millis(self.run.random.below(400)));
                 true
             }
+            22..25 if self.others.len() < OTHERS_MAX => self.roll_back(cache),
             _ => self.run.apply(&self.machine, cache) || self.needs_space(),
         };
         go_on && !self.machine.power.is_lost()
@@ -233,6 +247,41 @@ impl World {
                 self.allow(faulty, &error);
                 self.pending = Pending::Clones(clones);
                 // The next start tells whether they exist.
+                false
+            }
+        }
+    }
+
+    /// Rolls another volume than the mounted one back to one of its clones.
+    fn roll_back(&mut self, cache: &Cache) -> bool {
+        let all = cache.store().volumes().describe();
+        let clones = all.iter().filter_map(|clone| Some((clone.from?, clone.id)));
+        let pairs: Vec<_> = clones.filter(|(volume, _)| self.others.contains_key(volume)).collect();
+        if pairs.is_empty() {
+            return true;
+        }
+        let (volume, snapshot) = pairs[self.run.random.below(pairs.len() as u64) as usize];
+        let name = all.into_iter().find(|one| one.id == volume).expect("it is there").name;
+        let kept_name = self.new_name();
+        let asked = self.run.history.moment();
+        let clone = (name, CrashHistory::new(self.model_of(snapshot)));
+        let faulty = self.begin_faults();
+        let outcome = cache.roll_back(volume, snapshot, &kept_name, 1);
+        self.end_faults();
+        match outcome {
+            Ok(made) if !self.machine.power.is_lost() => {
+                self.tally.rolled_back += 1;
+                let kept = cache.store().volumes().named(&kept_name).map(|kept| kept.id);
+                assert_eq!(kept, Some(volume), "seed {}", self.seed);
+                self.add_clones(cache, &[made], &[clone]);
+                if snapshot == self.mounted {
+                    self.run.history.synced(asked, SyncedBytes::All);
+                }
+                goes_on(cache)
+            }
+            outcome => {
+                outcome.err().into_iter().for_each(|error| self.allow(faulty, &error));
+                self.pending = Pending::RollBack(volume, clone);
                 false
             }
         }
@@ -381,9 +430,9 @@ fn after_a_crash_at_any_moment_every_volume_is_what_it_was_or_became() {
         world.go(25);
         tally = world.tally;
     }
-    let Tally { cloned, found, not_found, meddled, switched, deleted, full } = tally;
-    let seldom =
-        found == 0 || [cloned, not_found, meddled, switched, deleted].iter().any(|&count| count < 50);
+    let Tally { cloned, rolled_back, found, not_found, meddled, switched, deleted, full } = tally;
+    let seldom = found == 0
+        || [cloned, rolled_back, not_found, meddled, switched, deleted].iter().any(|&count| count < 50);
     assert!(!seldom && full == 0, "{tally:?}: the run tests little");
 }
 
