@@ -26,7 +26,7 @@ use request::{LendingLevel, Origin, RuleSet};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{NewVolume, Store, VolumeId};
+use store::{NewVolume, Store, VolumeId, VolumeRollback};
 
 /// The pause between two looks at work that is due and cannot be done.
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
@@ -420,7 +420,7 @@ impl Cache {
         synchronous::read_all_now(&self.parts.shared, object, ranges)
     }
 
-    /// Keeps `volume` from being deleted and renamed until the result is dropped.
+    /// Keeps `volume` from being deleted, renamed and rolled back until the result is dropped.
     pub fn use_volume(&self, volume: VolumeId) -> VolumeInUse {
         self.parts.volumes.use_volume(volume)
     }
@@ -452,22 +452,53 @@ impl Cache {
         self.parts.volumes.rename(volume, name)
     }
 
-    /// Makes a new volume that is what `from` is at some point in time during the call: it has every change
-    /// that was applied before the call, and with each change every one before it. Durable on return. Works
-    /// in the caller's thread. Other threads go on; what they write during the call needs memory once more.
+    /// Makes clones of volumes, all as of one point in time during the call: the clones have every change that
+    /// was applied before the call, and with each change every one before it in any of the volumes. Each pair
+    /// is a source and its clone; a source may have several. Returns the clones' numbers in that order.
+    /// Durable on return; a crash before leaves all the clones or none. Works in the caller's thread. Other
+    /// threads go on; what they write during the call needs memory once more.
     ///
     /// # Errors
-    /// Those of [`StoreVolumes::check_clone`](store::StoreVolumes::check_clone), before anything is done;
+    /// Those of [`StoreVolumes::check_clones`](store::StoreVolumes::check_clones), before anything is done;
     /// [`StoreError::Full`](store::StoreError::Full); and those of writing back. There is no new volume then,
     /// unless the last write to the store's log failed: that is not known until the next start.
-    pub fn clone_volume(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
-        self.parts.volumes.make_clone(from, new)
+    pub fn clone_volumes(&self, clones: &[(VolumeId, NewVolume<'_>)]) -> Result<Vec<VolumeId>, CacheError> {
+        self.parts.volumes.make_clones(clones)
     }
 
-    /// [`clone_volume`](Cache::clone_volume), where the new volume is
-    /// [expendable](Cache::set_expendable_volumes) as soon as it exists.
-    pub fn clone_expendable(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
-        self.parts.volumes.make_expendable_clone(from, new)
+    /// [`clone_volumes`](Cache::clone_volumes) of one volume.
+    pub fn clone_volume(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
+        self.clone_volumes(&[(from, *new)]).map(|made| made[0])
+    }
+
+    /// [`clone_volumes`](Cache::clone_volumes), where the clones are
+    /// [expendable](Cache::set_expendable_volumes) as soon as they exist.
+    pub fn clone_expendable(
+        &self,
+        clones: &[(VolumeId, NewVolume<'_>)],
+    ) -> Result<Vec<VolumeId>, CacheError> {
+        self.parts.volumes.make_expendable_clones(clones)
+    }
+
+    /// Rolls a volume that is not [in use](Cache::use_volume) back to a snapshot. A writable clone of `snapshot`
+    /// gets the volume's name; `volume` keeps all that was written to it, under the name `kept_name`. Returns
+    /// the clone's number. Durable on return; a crash before leaves all of that or nothing.
+    /// [`VolumeRollback`] says which snapshots are accepted. A snapshot that is written to meanwhile is cloned
+    /// as of some point in time during the call.
+    ///
+    /// # Errors
+    /// [`CacheError::InUse`], and those of [`StoreVolumes::check_rollback`](store::StoreVolumes::check_rollback),
+    /// before anything is done; [`StoreError::Full`](store::StoreError::Full); and those of writing back.
+    /// Nothing has changed then, unless the last write to the store's log failed: that is not known until the
+    /// next start.
+    pub fn roll_back(
+        &self,
+        volume: VolumeId,
+        snapshot: VolumeId,
+        kept_name: &str,
+        created: u64,
+    ) -> Result<VolumeId, CacheError> {
+        self.parts.volumes.roll_back(&VolumeRollback { volume, snapshot, kept_name, created })
     }
 
     /// Deletes a volume that is not [in use](Cache::use_volume), with what was written to it. Its space is

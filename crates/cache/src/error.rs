@@ -119,7 +119,7 @@ impl CacheError {
                  device has bad blocks, copy it to a good device; to go on with this store, without what only the buffer has, run \
                  `weir replace-buffer --accept-loss`"
             }
-            CacheError::InUse { .. } => "to delete or rename it, unmount it and mount another volume",
+            CacheError::InUse { .. } => "to delete it, rename it or roll it back, unmount it first",
             CacheError::ReadOnlyVolume { .. } => "change a writable clone of it instead",
             CacheError::TooBig { .. } | CacheError::TransferTooLong { .. } => "split it into smaller ones",
             CacheError::BadTransfer | CacheError::MustWait | CacheError::Stopping => return None,

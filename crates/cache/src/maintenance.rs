@@ -265,9 +265,9 @@ impl StoreMaintainer {
         is_gone
     }
 
-    /// Adds an expendable volume.
-    pub(crate) fn add_expendable_volume(&self, volume: VolumeId) {
-        self.expendable.lock().push(volume);
+    /// Adds expendable volumes.
+    pub(crate) fn add_expendable_volumes(&self, volumes: &[VolumeId]) {
+        self.expendable.lock().extend(volumes);
     }
 
     /// Replaces the expendable volumes.

@@ -28,6 +28,10 @@ pub enum CacheBug {
     CloneTooLate,
     /// A clone of a volume lacks the changes of a page that is written again while it is made.
     CloneTooEarly,
+    /// Volumes that are cloned together are frozen one by one, each under its own hold of the lock.
+    SnapshotsOfTwoMoments,
+    /// A rollback is two batches of the store's log: the old volume's new name, and the clone.
+    HalfARollback,
     /// A rescue applies each punch as if it were the newest change of all.
     RescueCutsLate,
     /// A page is stored before an older clone or move of it.

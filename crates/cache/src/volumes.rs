@@ -1,15 +1,16 @@
-//! Clones of volumes, each a point in time, made while other threads go on. If writers waited for the
-//! write-back, they would wait too long; if they wrote to pages that are written back, some pages would have
-//! newer changes than others.
+//! Clones of volumes, all clones of a call at one point in time, made while other threads go on. If writers
+//! waited for the write-back, they would wait too long; if they wrote to pages that are written back, some
+//! pages would have newer changes than others.
 //!
 //! 1. Ordinary write-back, until little is dirty or as much was written back as was dirty at the beginning.
-//! 2. The point in time: under one hold of the lock, every dirty page and every punch is frozen. Later
-//!    changes are newer than the clone.
+//! 2. The point in time: under one hold of the lock, every dirty page and every punch of all the sources is
+//!    frozen. Later changes are newer than the clones.
 //! 3. The frozen batch becomes durable in the buffer, then is written back. Nothing newer is written back
 //!    meanwhile: this thread holds the write-back lock.
-//! 4. One log entry of the store makes the clone.
+//! 4. One batch of the store's log makes all the clones and names them.
 //!
-//! After a crash before that entry there is no clone; what was written back would have been anyway.
+//! After a crash before that batch is durable there is no clone; what was written back would have been anyway.
+//! A rollback is a clone whose batch also renames the volume that it replaces.
 
 use crate::commit::Committer;
 use crate::dirty_scan::DirtyScan;
@@ -23,11 +24,11 @@ use crate::rescue::{FINISHED_RESCUE, UNFINISHED_RESCUE};
 use crate::state::CacheShared;
 use crate::task::{BackgroundTask, StepProgress};
 use crate::write_back::{FrozenBatch, FrozenPage, STEP_PAGES, WriteBack, WriteBackReason};
-use device::{Lsn, PageNo, SharedPage};
-use std::collections::BTreeMap;
+use device::{Lsn, ObjectId, PageNo, SharedPage};
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use store::{NewVolume, StoreError, VolumeId};
+use store::{NewVolume, StoreError, StoreVolumes, VolumeId, VolumeMode, VolumeRollback};
 
 /// Dirty pages that may be frozen under one hold of the lock: some milliseconds of it.
 const FEW_PAGES: usize = 4096;
@@ -35,7 +36,7 @@ const FEW_PAGES: usize = 4096;
 /// The number of users of each volume in use.
 type VolumeUsers = OrderedMutex<BTreeMap<VolumeId, u64>>;
 
-/// Creates, clones, renames and deletes volumes.
+/// Creates, clones, renames, rolls back and deletes volumes.
 pub(crate) struct VolumeManager {
     used: Arc<VolumeUsers>,
     shared: Arc<CacheShared>,
@@ -129,33 +130,74 @@ impl VolumeManager {
         Ok(())
     }
 
-    /// Makes a clone. If segments are short, cleaning makes some first; other threads go on meanwhile.
-    pub(crate) fn make_clone(&self, from: VolumeId, new: &NewVolume<'_>) -> Result<VolumeId, CacheError> {
-        self.maintainer.with_space(|| self.clone_once(from, new, false))
-    }
-
-    /// Makes a clone that is expendable as soon as it exists.
-    pub(crate) fn make_expendable_clone(
+    /// Makes clones. If segments are short, cleaning makes some first; other threads go on meanwhile.
+    pub(crate) fn make_clones(
         &self,
-        from: VolumeId,
-        new: &NewVolume<'_>,
-    ) -> Result<VolumeId, CacheError> {
-        self.maintainer.with_space(|| self.clone_once(from, new, true))
+        clones: &[(VolumeId, NewVolume<'_>)],
+    ) -> Result<Vec<VolumeId>, CacheError> {
+        self.maintainer.with_space(|| self.clone_once(clones, |_| {}))
     }
 
+    /// Makes clones that are expendable as soon as they exist.
+    pub(crate) fn make_expendable_clones(
+        &self,
+        clones: &[(VolumeId, NewVolume<'_>)],
+    ) -> Result<Vec<VolumeId>, CacheError> {
+        let mark = |made: &[VolumeId]| self.maintainer.add_expendable_volumes(made);
+        self.maintainer.with_space(|| self.clone_once(clones, mark))
+    }
+
+    /// Makes clones, and hands them to `mark` as soon as they exist.
     fn clone_once(
         &self,
-        from: VolumeId,
-        new: &NewVolume<'_>,
-        is_expendable: bool,
-    ) -> Result<VolumeId, CacheError> {
-        self.shared.store().volumes().check_clone(from, new.name)?;
-        ensure_not_reserved(new.name)?;
+        clones: &[(VolumeId, NewVolume<'_>)],
+        mark: impl Fn(&[VolumeId]),
+    ) -> Result<Vec<VolumeId>, CacheError> {
+        if clones.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.shared.store().volumes().check_clones(clones)?;
+        clones.iter().try_for_each(|(_, new)| ensure_not_reserved(new.name))?;
+        let sources = clones.iter().map(|&(from, _)| from).collect();
+        self.at_point_in_time(&sources, |volumes, lsn| {
+            let made = volumes.clone_volumes(clones, lsn)?;
+            mark(&made);
+            Ok(made)
+        })
+    }
+
+    /// Rolls a volume back. If segments are short, cleaning makes some first.
+    pub(crate) fn roll_back(&self, rollback: &VolumeRollback<'_>) -> Result<VolumeId, CacheError> {
+        self.maintainer.with_space(|| self.roll_back_once(rollback))
+    }
+
+    fn roll_back_once(&self, rollback: &VolumeRollback<'_>) -> Result<VolumeId, CacheError> {
+        self.ensure_unused(rollback.volume)?;
+        self.shared.store().volumes().check_rollback(rollback)?;
+        ensure_not_reserved(rollback.kept_name)?;
+        self.at_point_in_time(&BTreeSet::from([rollback.snapshot]), |volumes, lsn| {
+            // A mount may have begun since.
+            self.ensure_unused(rollback.volume)?;
+            if is_planted(CacheBug::HalfARollback) {
+                return Ok(roll_back_in_halves(volumes, rollback, lsn)?);
+            }
+            Ok(volumes.roll_back(rollback, lsn)?)
+        })
+    }
+
+    /// Writes the sources back as they are at one point in time. Then calls `change` with that point's LSN,
+    /// while the store has nothing newer of them.
+    fn at_point_in_time<T>(
+        &self,
+        sources: &BTreeSet<VolumeId>,
+        change: impl FnOnce(StoreVolumes<'_>, Lsn) -> Result<T, CacheError>,
+    ) -> Result<T, CacheError> {
         self.write_back_most()?;
         let _turn = self.write_back.lock();
         self.shared.ensure_works()?;
-        let (lsn, frozen) = self.freeze_volume(from);
-        let before = |op: &RangeOp| op.lsn <= lsn && op.volumes().contains(&from);
+        let (lsn, frozen) = self.freeze_volumes(sources);
+        let is_of_source = |op: &RangeOp| op.volumes().iter().any(|volume| sources.contains(volume));
+        let before = |op: &RangeOp| op.lsn <= lsn && is_of_source(op);
         let written = self.write_back.store_range_ops_locked(&before);
         written.inspect_err(|_| self.write_back.abandon(&frozen)).and_then(|()| {
             self.write_back_frozen(frozen)?;
@@ -165,12 +207,9 @@ impl VolumeManager {
                 Ok(())
             }
         })?;
-        let volume = self.shared.store_io().volumes().clone_named(from, new, lsn)?;
-        if is_expendable {
-            self.maintainer.add_expendable_volume(volume);
-        }
+        let changed = change(self.shared.store_io().volumes(), lsn)?;
         self.record_store_batch();
-        Ok(volume)
+        Ok(changed)
     }
 
     /// Lets the buffer name the store's newest batch, which changed a volume. Otherwise, if a block of the
@@ -196,17 +235,37 @@ impl VolumeManager {
         Ok(())
     }
 
-    /// The point in time of a volume: its newest change, and everything that is not stored. The caller holds
-    /// the write-back lock, so nothing is being written back.
-    fn freeze_volume(&self, volume: VolumeId) -> (Lsn, FrozenBatch) {
+    /// Freezes volumes at one point in time: everything of theirs that is not stored. Returns that point's
+    /// LSN. The caller holds the write-back lock, so nothing is being written back.
+    fn freeze_volumes(&self, volumes: &BTreeSet<VolumeId>) -> (Lsn, FrozenBatch) {
+        if is_planted(CacheBug::SnapshotsOfTwoMoments) && volumes.len() > 1 {
+            return self.freeze_one_by_one(volumes);
+        }
         let mut state = self.shared.state();
+        let is_frozen = |object: ObjectId| volumes.contains(&object.volume);
         let keys: Vec<PageKey> =
-            state.pages.by_group().map(|(_, key)| key).filter(|key| key.object.volume == volume).collect();
+            state.pages.by_group().map(|(_, key)| key).filter(|key| is_frozen(key.object)).collect();
         let pages = keys.into_iter().filter_map(|key| FrozenPage::begin(&mut state.pages, key)).collect();
-        let punches = state.pages.punches().filter(|(object, _)| object.volume == volume).collect();
+        let punches = state.pages.punches().filter(|&(object, _)| is_frozen(object)).collect();
         let mut frozen = FrozenBatch { pages, punches };
         frozen.sort();
         (self.shared.buffer().appended_lsn(), frozen)
+    }
+
+    /// For a planted bug.
+    fn freeze_one_by_one(&self, volumes: &BTreeSet<VolumeId>) -> (Lsn, FrozenBatch) {
+        let mut newest = Lsn(0);
+        let mut together = FrozenBatch::default();
+        for &volume in volumes {
+            let (lsn, frozen) = self.freeze_volumes(&BTreeSet::from([volume]));
+            newest = lsn;
+            together.pages.extend(frozen.pages);
+            together.punches.extend(frozen.punches);
+            // Other threads go on meanwhile.
+            let _ = self.committer.commit_now();
+        }
+        together.sort();
+        (newest, together)
     }
 
     /// Writes a frozen batch back in pieces, the punches first.
@@ -245,6 +304,19 @@ impl VolumeManager {
     }
 }
 
+/// For a planted bug.
+fn roll_back_in_halves(
+    volumes: StoreVolumes<'_>,
+    rollback: &VolumeRollback<'_>,
+    lsn: Lsn,
+) -> Result<VolumeId, StoreError> {
+    let VolumeRollback { volume, snapshot, kept_name, created } = *rollback;
+    let replaced = volumes.describe().into_iter().find(|one| one.id == volume);
+    let name = &replaced.ok_or(StoreError::NoSuchVolume { volume })?.name;
+    volumes.rename(volume, kept_name)?;
+    volumes.clone_named(snapshot, &NewVolume { name, mode: VolumeMode::Writable, created }, lsn)
+}
+
 /// Refuses names that rescues use.
 fn ensure_not_reserved(name: &str) -> Result<(), CacheError> {
     match [UNFINISHED_RESCUE, FINISHED_RESCUE].into_iter().find(|&prefix| name.starts_with(prefix)) {
@@ -258,7 +330,7 @@ fn ensure_not_reserved(name: &str) -> Result<(), CacheError> {
     }
 }
 
-/// A volume in use. Until this is dropped, it can be neither deleted nor renamed.
+/// A volume in use. Until this is dropped, it can be neither deleted nor renamed nor rolled back.
 pub struct VolumeInUse {
     used: Arc<VolumeUsers>,
     volume: VolumeId,

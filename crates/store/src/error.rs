@@ -168,6 +168,14 @@ pub enum StoreError {
         /// Which.
         volume: VolumeId,
     },
+    /// A volume cannot be rolled back to another volume: see [`VolumeRollback`](crate::VolumeRollback).
+    #[error("volume {snapshot} is not a snapshot of volume {volume}")]
+    NotASnapshot {
+        /// The volume's name.
+        volume: String,
+        /// The name of the other volume.
+        snapshot: String,
+    },
     /// A volume's name that is not allowed.
     #[error("{name:?} cannot be a volume's name: {why}")]
     BadName {
@@ -275,6 +283,9 @@ impl StoreError {
             StoreError::CannotCount { .. } => "copy what can still be read",
             StoreError::BadName { .. } => "choose another name, of letters, digits and . _ - + : @",
             StoreError::NameTaken { .. } => "choose another name, or delete that volume first",
+            StoreError::NotASnapshot { .. } => {
+                "choose a clone of that volume: `weir volume list` shows what each volume was cloned from"
+            }
             StoreError::ReadOnlyVolume { .. } => "change a writable clone of it instead",
             StoreError::TooManyVolumes { .. } => "delete some first",
             StoreError::Stopped { .. } => "open the store again: unmount it, and mount it again",

@@ -36,6 +36,24 @@ pub struct NewVolume<'a> {
     pub created: u64,
 }
 
+/// Gives a volume's name to a writable clone of a snapshot. The volume stays, under another name.
+///
+/// The snapshot must be a clone of the volume or of one of its ancestors, which are the volume that it was
+/// cloned from, that one's source, and so on. A rollback makes the volume before it an ancestor of the new
+/// one, so snapshots from before an earlier rollback are accepted. An ancestor is accepted as well: that undoes
+/// a rollback. A deleted ancestor hides its own ancestors.
+#[derive(Debug, Clone, Copy)]
+pub struct VolumeRollback<'a> {
+    /// The volume that loses its name.
+    pub volume: VolumeId,
+    /// The snapshot, which may be writable.
+    pub snapshot: VolumeId,
+    /// The new name of `volume`.
+    pub kept_name: &'a str,
+    /// When the clone was made, in nanoseconds since 1970.
+    pub created: u64,
+}
+
 /// A volume's properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeInfo {

@@ -1,6 +1,7 @@
-//! Creating, cloning, renaming and deleting volumes.
+//! Creating, cloning, renaming, rolling back and deleting volumes.
 //!
-//! A new volume, its name and its first pages of metadata are one batch: a crash leaves all or nothing.
+//! A new volume, its name and its first pages of metadata are one batch: a crash leaves all or nothing. So are
+//! all clones of one call with their names, and both names of a rollback with its clone.
 //!
 //! A clone shares all nodes with its source, from the root on: it costs a reference and a log entry, whatever
 //! the source holds. The first write to either copies the nodes on its way down.
@@ -14,9 +15,10 @@ use crate::error::StoreError;
 use crate::log_entry::{BatchOrigin, LogEntry, NAME_PART_BYTES};
 use crate::policy::SpaceClass;
 use crate::shared::StoreShared;
-use crate::volume::{NewVolume, VolumeId, check_volume_name};
+use crate::volume::{NewVolume, VolumeId, VolumeMode, VolumeRollback, check_volume_name};
 use crate::writer::{StoreWriter, WriterLock};
 use device::{Lsn, ObjectId, PageNo, SharedPage};
+use std::collections::BTreeSet;
 
 /// Nodes that a step frees: it reads at most a MiB.
 const NODES_PER_STEP: usize = 256;
@@ -31,7 +33,7 @@ pub(crate) fn create_volume(
 ) -> Result<VolumeId, StoreError> {
     writer.make_ready(shared)?;
     check_name(shared, new.name)?;
-    shared.map().volumes.ensure_below_max()?;
+    shared.map().volumes.ensure_may_add(1)?;
     let volume = shared.map().volumes.next_id();
     let (mode, created) = (new.mode, new.created);
     let mut entries = vec![LogEntry::CreateVolume { volume, mode, lsn, created, size: 0 }];
@@ -64,30 +66,85 @@ fn name_entries(volume: VolumeId, name: &str) -> impl Iterator<Item = LogEntry> 
     parts.map(move |(index, part)| LogEntry::NameVolume { volume, part: part.to_vec(), begins: index == 0 })
 }
 
-/// See [`StoreVolumes::clone_named`](crate::StoreVolumes::clone_named).
-pub(crate) fn clone_named(
+/// See [`StoreVolumes::clone_volumes`](crate::StoreVolumes::clone_volumes).
+pub(crate) fn clone_volumes(
     shared: &StoreShared,
     writer: &mut StoreWriter,
+    clones: &[(VolumeId, NewVolume<'_>)],
+    lsn: Lsn,
+) -> Result<Vec<VolumeId>, StoreError> {
+    writer.make_ready(shared)?;
+    check_clones(shared, clones)?;
+    // Not the numbers of deleted volumes: the buffer may have records of them.
+    let first = shared.map().volumes.next_id();
+    let made: Vec<VolumeId> = (first.0..).map(VolumeId).take(clones.len()).collect();
+    let mut entries = Vec::new();
+    for (&to, (from, new)) in made.iter().zip(clones) {
+        entries.extend(clone_entries(*from, to, new, lsn));
+    }
+    writer.append_entries(shared, entries, SpaceClass::Writer)?;
+    Ok(made)
+}
+
+/// The log entries of a clone and its name.
+fn clone_entries<'a>(
     from: VolumeId,
-    new: &NewVolume<'_>,
+    to: VolumeId,
+    new: &NewVolume<'a>,
+    lsn: Lsn,
+) -> impl Iterator<Item = LogEntry> + use<'a> {
+    let clone = LogEntry::CloneVolume { from, to, mode: new.mode, lsn, created: new.created };
+    std::iter::once(clone).chain(name_entries(to, new.name))
+}
+
+/// See [`StoreVolumes::check_clones`](crate::StoreVolumes::check_clones).
+pub(crate) fn check_clones(
+    shared: &StoreShared,
+    clones: &[(VolumeId, NewVolume<'_>)],
+) -> Result<(), StoreError> {
+    let mut names = BTreeSet::new();
+    for (from, new) in clones {
+        check_name(shared, new.name)?;
+        if !names.insert(new.name) {
+            let why = "another of the new volumes is to have it".into();
+            return Err(StoreError::BadName { name: new.name.to_owned(), why });
+        }
+        shared.map().volumes.get(*from).ok_or(StoreError::NoSuchVolume { volume: *from })?;
+    }
+    shared.map().volumes.ensure_may_add(clones.len())
+}
+
+/// See [`StoreVolumes::roll_back`](crate::StoreVolumes::roll_back).
+pub(crate) fn roll_back(
+    shared: &StoreShared,
+    writer: &mut StoreWriter,
+    rollback: &VolumeRollback<'_>,
     lsn: Lsn,
 ) -> Result<VolumeId, StoreError> {
     writer.make_ready(shared)?;
-    check_clone(shared, from, new.name)?;
-    // Not the number of a deleted volume: the buffer may have records of it.
+    check_rollback(shared, rollback)?;
+    let VolumeRollback { volume, snapshot, kept_name, created } = *rollback;
+    let name = shared.map().volumes.describe(volume)?.name;
     let to = shared.map().volumes.next_id();
-    let mut entries = vec![LogEntry::CloneVolume { from, to, mode: new.mode, lsn, created: new.created }];
-    entries.extend(name_entries(to, new.name));
+    let new = NewVolume { name: &name, mode: VolumeMode::Writable, created };
+    let mut entries: Vec<LogEntry> = name_entries(volume, kept_name).collect();
+    entries.extend(clone_entries(snapshot, to, &new, lsn));
     writer.append_entries(shared, entries, SpaceClass::Writer)?;
     Ok(to)
 }
 
-/// See [`StoreVolumes::check_clone`](crate::StoreVolumes::check_clone).
-pub(crate) fn check_clone(shared: &StoreShared, from: VolumeId, name: &str) -> Result<(), StoreError> {
-    check_name(shared, name)?;
+/// See [`StoreVolumes::check_rollback`](crate::StoreVolumes::check_rollback).
+pub(crate) fn check_rollback(shared: &StoreShared, rollback: &VolumeRollback<'_>) -> Result<(), StoreError> {
+    let VolumeRollback { volume, snapshot, kept_name, .. } = *rollback;
     let map = shared.map();
-    map.volumes.get(from).ok_or(StoreError::NoSuchVolume { volume: from })?;
-    map.volumes.ensure_below_max()
+    let replaced = map.volumes.describe(volume)?;
+    let source = map.volumes.describe(snapshot)?;
+    if !map.volumes.has_snapshot(volume, snapshot) {
+        return Err(StoreError::NotASnapshot { volume: replaced.name, snapshot: source.name });
+    }
+    map.volumes.ensure_may_add(1)?;
+    drop(map);
+    check_name(shared, kept_name)
 }
 
 /// Checks that a volume may be given this name.

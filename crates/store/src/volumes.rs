@@ -2,13 +2,13 @@
 
 use crate::error::StoreError;
 use crate::shared::StoreShared;
-use crate::volume::{NewVolume, VolumeId, VolumeInfo, VolumeMode};
+use crate::volume::{NewVolume, VolumeId, VolumeInfo, VolumeMode, VolumeRollback};
 use crate::volume_changes;
 use crate::volume_usage::{self, StoreUsage};
 use crate::writer::WriterLock;
 use device::{Lsn, PageNo, SharedPage};
 
-/// Lists, creates, clones, renames and deletes the volumes of a [`Store`](crate::Store).
+/// Lists, creates, clones, renames, rolls back and deletes the volumes of a [`Store`](crate::Store).
 #[derive(Clone, Copy)]
 pub struct StoreVolumes<'a> {
     shared: &'a StoreShared,
@@ -64,22 +64,49 @@ impl<'a> StoreVolumes<'a> {
         volume_changes::rename_volume(self.shared, &mut self.writer.lock(), volume, name)
     }
 
-    /// Checks that a clone of `from` may have this name, before costly work begins.
+    /// Checks that these clones, each with its source, can be made, before costly work begins.
     ///
     /// # Errors
-    /// [`StoreError::BadName`], [`StoreError::NameTaken`], [`StoreError::NoSuchVolume`],
-    /// [`StoreError::TooManyVolumes`].
-    pub fn check_clone(&self, from: VolumeId, name: &str) -> Result<(), StoreError> {
-        volume_changes::check_clone(self.shared, from, name)
+    /// [`StoreError::BadName`], also for a name that two of the clones have; [`StoreError::NameTaken`],
+    /// [`StoreError::NoSuchVolume`], [`StoreError::TooManyVolumes`].
+    pub fn check_clones(&self, clones: &[(VolumeId, NewVolume<'_>)]) -> Result<(), StoreError> {
+        volume_changes::check_clones(self.shared, clones)
     }
 
-    /// Makes a new named volume a clone of `from`, in one durable batch, whatever `from` holds. Returns its
-    /// number. `lsn` is the clone's place in the one order.
+    /// Makes clones, each of the volume before it in its pair, in one durable batch, whatever the volumes hold.
+    /// Returns their numbers, in the order of `clones`. `lsn` is the clones' place in the one order.
     ///
     /// # Errors
-    /// Those of [`check_clone`](StoreVolumes::check_clone) and [`apply`](crate::StoreData::apply).
+    /// Those of [`check_clones`](StoreVolumes::check_clones) and [`apply`](crate::StoreData::apply).
+    pub fn clone_volumes(
+        &self,
+        clones: &[(VolumeId, NewVolume<'_>)],
+        lsn: Lsn,
+    ) -> Result<Vec<VolumeId>, StoreError> {
+        volume_changes::clone_volumes(self.shared, &mut self.writer.lock(), clones, lsn)
+    }
+
+    /// [`clone_volumes`](StoreVolumes::clone_volumes) of one volume.
     pub fn clone_named(&self, from: VolumeId, new: &NewVolume<'_>, lsn: Lsn) -> Result<VolumeId, StoreError> {
-        volume_changes::clone_named(self.shared, &mut self.writer.lock(), from, new, lsn)
+        self.clone_volumes(&[(from, *new)], lsn).map(|made| made[0])
+    }
+
+    /// Checks that a volume can be rolled back, before costly work begins.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchVolume`], [`StoreError::NotASnapshot`], [`StoreError::BadName`],
+    /// [`StoreError::NameTaken`], [`StoreError::TooManyVolumes`].
+    pub fn check_rollback(&self, rollback: &VolumeRollback<'_>) -> Result<(), StoreError> {
+        volume_changes::check_rollback(self.shared, rollback)
+    }
+
+    /// Rolls a volume back, in one durable batch. Returns the number of the clone that has its name now. `lsn`
+    /// is the clone's place in the one order.
+    ///
+    /// # Errors
+    /// Those of [`check_rollback`](StoreVolumes::check_rollback) and [`apply`](crate::StoreData::apply).
+    pub fn roll_back(&self, rollback: &VolumeRollback<'_>, lsn: Lsn) -> Result<VolumeId, StoreError> {
+        volume_changes::roll_back(self.shared, &mut self.writer.lock(), rollback, lsn)
     }
 
     /// Deletes a volume. [`free_deleted_step`](crate::StoreMaintenance::free_deleted_step) frees its space.

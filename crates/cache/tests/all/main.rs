@@ -21,6 +21,7 @@ mod request_waits;
 mod rescue;
 mod rule_shares;
 mod seek;
+mod snapshots;
 mod space;
 mod stuck;
 mod synchronous_reads;

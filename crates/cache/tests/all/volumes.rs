@@ -1,12 +1,13 @@
-//! Clones of volumes, writes to one volume after the other, and deletions, on a machine that loses power and
-//! any subset of the writes that were not flushed. A clone is a state of its source during the call, or does
-//! not exist. A volume that is not written any more keeps its state, even if only the buffer has some of it.
+//! Clones of volumes, writes to one volume after the other, rollbacks and deletions, on a machine that loses
+//! power and any subset of the writes that were not flushed. Clones are states of their sources during the
+//! call, or do not exist. A volume that is not written any more keeps its state, even if only the buffer has
+//! some of it.
 
 use crate::common::meddled::{Meddled, Meddler};
 use crate::common::volume_model::{ObjectStep, VolumeModel, read_objects};
 use crate::common::{Machine, Run, apply_at_once, delete_rescued};
 use cache::{BackgroundTask, Cache, CacheError, FetchMode, ObjectChange};
-use crash_oracle::{CrashHistory, HistoryMoment, SyncedBytes};
+use crash_oracle::{CrashHistory, SyncedBytes};
 use device::SeededRng;
 use sim_disk::{DiskFaults, SimDisk};
 use std::collections::BTreeMap;
@@ -22,16 +23,22 @@ const OTHERS_MAX: usize = 3;
 /// An operation that a crash may have let happen or not.
 enum Pending {
     Nothing,
-    /// A clone that may exist, and the states that it may have.
-    Clone(String, CrashHistory<VolumeModel>),
+    /// Clones of which all exist or none, and the states that each may have.
+    Clones(Vec<PendingClone>),
+    /// The clone, which has the name of this volume, or the volume still has it.
+    RollBack(VolumeId, PendingClone),
     Delete(VolumeId),
 }
+
+/// The name of a clone, and the states that it may have.
+type PendingClone = (String, CrashHistory<VolumeModel>);
 
 /// Counts of events, so that a run that tests little is noticed.
 #[derive(Debug, Default)]
 struct Tally {
     cloned: u64,
-    /// Clones without an answer from the call that existed after the crash, and clones that did not.
+    rolled_back: u64,
+    /// Calls for clones without an answer whose clones existed after the crash, and those whose did not.
     found: u64,
     not_found: u64,
     /// Transactions applied during a clone's call.
@@ -96,19 +103,40 @@ impl World {
         delete_rescued(cache);
         let found: Vec<VolumeId> = cache.store().volumes().all().into_iter().map(|(id, _)| id).collect();
         match std::mem::replace(&mut self.pending, Pending::Nothing) {
-            Pending::Clone(name, may_be) => match cache.store().volumes().named(&name) {
-                Some(volume) => {
-                    self.others.insert(volume.id, self.state_of(cache, volume.id, &may_be));
+            Pending::Clones(clones) => {
+                let named = |(name, _): &PendingClone| cache.store().volumes().named(name);
+                let volumes: Vec<VolumeId> = clones.iter().filter_map(named).map(|one| one.id).collect();
+                if volumes.is_empty() {
+                    self.tally.not_found += 1;
+                } else {
+                    assert_eq!(volumes.len(), clones.len(), "seed {}: clones are missing", self.seed);
+                    self.add_clones(cache, &volumes, &clones);
                     self.tally.found += 1;
                 }
-                None => self.tally.not_found += 1,
-            },
+            }
+            Pending::RollBack(volume, clone) => {
+                let named = cache.store().volumes().named(&clone.0).map(|one| one.id);
+                let named = named.unwrap_or_else(|| panic!("seed {}: {} is gone", self.seed, clone.0));
+                if named == volume {
+                    self.tally.not_found += 1;
+                } else {
+                    self.add_clones(cache, &[named], &[clone]);
+                    self.tally.found += 1;
+                }
+            }
             Pending::Delete(volume) if !found.contains(&volume) => drop(self.others.remove(&volume)),
             _ => {}
         }
         let mut expected: Vec<VolumeId> = self.others.keys().copied().chain([self.mounted]).collect();
         expected.sort();
         assert_eq!(found, expected, "seed {}: other volumes than there should be", self.seed);
+    }
+
+    /// Adds clones to the other volumes.
+    fn add_clones(&mut self, cache: &Cache, volumes: &[VolumeId], clones: &[PendingClone]) {
+        for (&volume, (_, may_be)) in volumes.iter().zip(clones) {
+            self.others.insert(volume, self.state_of(cache, volume, may_be));
+        }
     }
 
     /// Mounts the other volume. Everything of this one is durable.
@@ -138,7 +166,7 @@ impl World {
     /// One operation; `false` if the cache is to be opened again.
     fn operate(&mut self, cache: &Cache) -> bool {
         let go_on = match self.run.random.below(40) {
-            0 | 1 if self.others.len() < OTHERS_MAX => self.clone_volume(cache),
+            0 | 1 if self.others.len() < OTHERS_MAX => self.clone_volumes(cache),
             2 if !self.others.is_empty() => self.switch(cache),
             3 if !self.others.is_empty() => self.delete(cache),
             4..8 => self.run.sync(&self.machine, cache) || self.needs_power(),
@@ -148,6 +176,7 @@ impl World {
                 self.machine.clock.advance(Duration::from_millis(self.run.random.below(400)));
                 true
             }
+            22..25 if self.others.len() < OTHERS_MAX => self.roll_back(cache),
             _ => self.run.apply(&self.machine, cache) || self.needs_space(),
         };
         go_on && !self.machine.power.is_lost()
@@ -164,19 +193,38 @@ impl World {
         false
     }
 
-    fn clone_volume(&mut self, cache: &Cache) -> bool {
+    /// A new name for a volume.
+    fn new_name(&mut self) -> String {
         self.names += 1;
-        let name = format!("c{}", self.names);
+        format!("c{}", self.names)
+    }
+
+    /// The present state of a volume.
+    fn model_of(&self, volume: VolumeId) -> VolumeModel {
+        let now = if volume == self.mounted { self.run.history.now() } else { &self.others[&volume] };
+        now.clone()
+    }
+
+    /// Clones the mounted volume, and at times another one with it.
+    fn clone_volumes(&mut self, cache: &Cache) -> bool {
+        let mut sources = vec![self.mounted];
+        if !self.others.is_empty() && self.run.random.once_in(2) {
+            sources.push(self.some_other());
+        }
         let asked = self.run.history.moment();
-        let mut may_be = CrashHistory::new(self.run.history.now().clone());
+        let mut clones: Vec<PendingClone> = sources
+            .iter()
+            .map(|&source| (self.new_name(), CrashHistory::new(self.model_of(source))))
+            .collect();
         let faulty = self.begin_faults();
         let meddled = self.meddle(cache);
-        let new = NewVolume { name: &name, mode: VolumeMode::Writable, created: 1 };
-        let cloned = cache.clone_volume(self.mounted, &new);
+        let new = clones.iter().map(|(name, _)| NewVolume { name, mode: VolumeMode::Writable, created: 1 });
+        let wanted: Vec<_> = sources.iter().copied().zip(new).collect();
+        let cloned = cache.clone_volumes(&wanted);
         self.meddler.lock().expect("one thread").take();
         self.end_faults();
         for steps in std::mem::take(&mut *meddled.lock().expect("one thread")) {
-            let Ok(()) = may_be.record(steps.clone());
+            let Ok(()) = clones[0].1.record(steps.clone());
             self.run.record(steps);
             self.tally.meddled += 1;
         }
@@ -184,32 +232,59 @@ impl World {
         match cloned {
             // The power failed before the buffer named the volume. The next start tells what it has.
             Ok(_) if self.machine.power.is_lost() => {
-                self.pending = Pending::Clone(name, may_be);
+                self.pending = Pending::Clones(clones);
                 false
             }
-            Ok(volume) => self.cloned(cache, volume, asked, &may_be),
+            Ok(volumes) => {
+                // Each is some state during the call. Every state before the first possible one was durable
+                // when the call returned.
+                self.add_clones(cache, &volumes, &clones);
+                self.tally.cloned += 1;
+                self.run.history.synced(asked, SyncedBytes::All);
+                goes_on(cache)
+            }
             Err(error) => {
                 self.allow(faulty, &error);
-                self.pending = Pending::Clone(name, may_be);
-                // The next start tells whether it exists.
+                self.pending = Pending::Clones(clones);
+                // The next start tells whether they exist.
                 false
             }
         }
     }
 
-    /// It is some state during the call, which was durable.
-    fn cloned(
-        &mut self,
-        cache: &Cache,
-        volume: VolumeId,
-        asked: HistoryMoment,
-        may_be: &CrashHistory<VolumeModel>,
-    ) -> bool {
-        self.others.insert(volume, self.state_of(cache, volume, may_be));
-        self.tally.cloned += 1;
-        // Every state before the first possible one was durable when the call returned.
-        self.run.history.synced(asked, SyncedBytes::All);
-        goes_on(cache)
+    /// Rolls another volume than the mounted one back to one of its clones.
+    fn roll_back(&mut self, cache: &Cache) -> bool {
+        let all = cache.store().volumes().describe();
+        let clones = all.iter().filter_map(|clone| Some((clone.from?, clone.id)));
+        let pairs: Vec<_> = clones.filter(|(volume, _)| self.others.contains_key(volume)).collect();
+        if pairs.is_empty() {
+            return true;
+        }
+        let (volume, snapshot) = pairs[self.run.random.below(pairs.len() as u64) as usize];
+        let name = all.into_iter().find(|one| one.id == volume).expect("it is there").name;
+        let kept_name = self.new_name();
+        let asked = self.run.history.moment();
+        let clone = (name, CrashHistory::new(self.model_of(snapshot)));
+        let faulty = self.begin_faults();
+        let outcome = cache.roll_back(volume, snapshot, &kept_name, 1);
+        self.end_faults();
+        match outcome {
+            Ok(made) if !self.machine.power.is_lost() => {
+                self.tally.rolled_back += 1;
+                let kept = cache.store().volumes().named(&kept_name).map(|kept| kept.id);
+                assert_eq!(kept, Some(volume), "seed {}", self.seed);
+                self.add_clones(cache, &[made], &[clone]);
+                if snapshot == self.mounted {
+                    self.run.history.synced(asked, SyncedBytes::All);
+                }
+                goes_on(cache)
+            }
+            outcome => {
+                outcome.err().into_iter().for_each(|error| self.allow(faulty, &error));
+                self.pending = Pending::RollBack(volume, clone);
+                false
+            }
+        }
     }
 
     /// Lets transactions be applied while devices work. Returns them.
@@ -355,9 +430,9 @@ fn after_a_crash_at_any_moment_every_volume_is_what_it_was_or_became() {
         world.go(25);
         tally = world.tally;
     }
-    let Tally { cloned, found, not_found, meddled, switched, deleted, full } = tally;
-    let seldom =
-        found == 0 || [cloned, not_found, meddled, switched, deleted].iter().any(|&count| count < 50);
+    let Tally { cloned, rolled_back, found, not_found, meddled, switched, deleted, full } = tally;
+    let seldom = found == 0
+        || [cloned, rolled_back, not_found, meddled, switched, deleted].iter().any(|&count| count < 50);
     assert!(!seldom && full == 0, "{tally:?}: the run tests little");
 }
 

@@ -121,9 +121,18 @@ impl MapVolumes {
         self.all.values().map(|volume| volume.objects.root).chain(self.dying())
     }
 
-    /// An error if there are as many volumes as there may be.
-    pub(crate) fn ensure_below_max(&self) -> Result<(), StoreError> {
-        if self.all.len() >= VOLUMES_MAX {
+    /// Whether a volume can be rolled back to this one: see [`VolumeRollback`](crate::VolumeRollback).
+    pub(crate) fn has_snapshot(&self, volume: VolumeId, snapshot: VolumeId) -> bool {
+        let source = |volume: VolumeId| self.get(volume).map(|entry| entry.from);
+        // A clone has a higher number than its source. A volume that is no clone is its own source.
+        let older_source = |&volume: &VolumeId| source(volume).filter(|&from| from < volume);
+        let mut ancestors = std::iter::successors(Some(volume), older_source);
+        snapshot != volume && ancestors.any(|one| one == snapshot || source(snapshot) == Some(one))
+    }
+
+    /// An error if there may not be `count` more volumes.
+    pub(crate) fn ensure_may_add(&self, count: usize) -> Result<(), StoreError> {
+        if self.all.len() + count > VOLUMES_MAX {
             return Err(StoreError::TooManyVolumes { limit: VOLUMES_MAX });
         }
         Ok(())
@@ -232,6 +241,14 @@ impl MapVolumes {
     /// All volumes, as users see them.
     pub(crate) fn describe_all(&self) -> Vec<VolumeInfo> {
         self.all.iter().map(|(&id, volume)| volume.describe(id)).collect()
+    }
+
+    /// A volume, as users see it.
+    pub(crate) fn describe(&self, volume: VolumeId) -> Result<VolumeInfo, StoreError> {
+        match self.get(volume) {
+            Some(entry) => Ok(entry.describe(volume)),
+            None => Err(StoreError::NoSuchVolume { volume }),
+        }
     }
 
     /// The volume of this name; one without a name is `#` and its number.

@@ -30,4 +30,5 @@ mod reserve;
 mod settings;
 mod start;
 mod twice;
+mod volume_batches;
 mod volumes;
