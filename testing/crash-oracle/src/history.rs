@@ -51,7 +51,7 @@ impl<K: Ord + Clone + Display, M: CrashModel> CrashModel for BTreeMap<K, M> {
     }
 
     fn describe((key, change): &(K, M::Change)) -> String {
-        format!("{key}: {}", M::describe(change))
+        format!("in {key}: {}", M::describe(change))
     }
 }
 
