@@ -314,6 +314,14 @@ impl SimulationRun {
         self.forget_nameless(volume);
     }
 
+    /// Closes all files of a volume that clients hold open.
+    pub(crate) fn close_handles(&mut self, volume: VolumeId) {
+        for client in 0..self.clients.len() {
+            let handles = self.clients.handles.remove(&(client, volume)).unwrap_or_default();
+            handles.into_iter().for_each(|file| self.unhold(volume, file));
+        }
+    }
+
     /// Removes inodes that have neither a name nor a holder.
     fn forget_nameless(&mut self, volume: VolumeId) {
         let gone = |&(id, inode): &(&ModelId, &crate::model::ModelInode)| {

@@ -120,6 +120,8 @@ impl SimulationRun {
             (HarnessPhase::Drain, _) => "drain",
             (HarnessPhase::Copy, _) => "copy of a volume",
             (HarnessPhase::Creation, _) => "creation of a volume",
+            (HarnessPhase::Mount, _) => "mount of a volume",
+            (HarnessPhase::Unmount, _) => "unmount of a volume",
             (HarnessPhase::Renaming, _) => "renaming of a volume",
             (HarnessPhase::Deletion, _) => "deletion of a volume",
             (HarnessPhase::Replacement, _) => "replacement of the buffer",

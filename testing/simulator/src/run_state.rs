@@ -82,6 +82,10 @@ pub(crate) enum HarnessPhase {
     Copy,
     /// The creation of an empty volume.
     Creation,
+    /// The mount of a volume beside others.
+    Mount,
+    /// The unmount of one of several volumes.
+    Unmount,
     /// The renaming of a volume that is not mounted.
     Renaming,
     /// The deletion of a volume that is not mounted.

@@ -7,6 +7,7 @@
 
 use crate::client::IssueTime;
 use crate::oracle::UnmountedStates;
+use crate::request_generator::ClientRequest;
 use crate::run_state::{HarnessPhase, SimulationRun};
 use crate::stack::{RandomPick, SeenTree, is_rescued};
 use cache::{BackgroundTask, Cache, CacheError, ObjectChange, TransactionCost};
@@ -77,6 +78,8 @@ pub(crate) struct VolumeCounts {
     pub(crate) deletions: u64,
     /// Mounts of volumes that were not mounted before.
     pub(crate) mounts: u64,
+    /// Unmounts of one of several volumes.
+    pub(crate) unmounts: u64,
     /// Crashes of several mounted volumes.
     pub(crate) crashes_of_several: u64,
     /// Comparisons of volumes that were not mounted.
@@ -95,6 +98,7 @@ impl VolumeCounts {
         self.renamings += other.renamings;
         self.deletions += other.deletions;
         self.mounts += other.mounts;
+        self.unmounts += other.unmounts;
         self.crashes_of_several += other.crashes_of_several;
         self.looks += other.looks;
         self.meanwhile += other.meanwhile;
@@ -238,9 +242,9 @@ impl SimulationRun {
             return self.grow_in_use();
         }
         let full = self.workload.wants_space();
-        match self.random.below(10) {
+        match self.random.below(16) {
             _ if self.random.once_in(REFUSED_ONE_IN) => self.ask_for_the_impossible(),
-            0..=4 if !full && self.volumes.others.len() < OTHERS_MAX => {
+            0..=5 if !full && self.volumes.others.len() < OTHERS_MAX => {
                 if self.random.once_in(3) {
                     self.arm_for_volumes();
                     return self.create();
@@ -251,10 +255,12 @@ impl SimulationRun {
                 let from = self.volumes.some_mounted(&mut self.random);
                 self.copy_mounted(from, mode)
             }
-            5 => self.look_at_others(1),
+            6 => self.look_at_others(1),
+            7..=9 => self.mount_another(),
+            10..=11 => self.unmount_one(),
             chosen => match self.volumes.some_other(&mut self.random, |_, _| true) {
                 // An epoch is known by its name.
-                Some(volume) if chosen == 6 && !self.is_epoch(volume) => {
+                Some(volume) if chosen == 12 && !self.is_epoch(volume) => {
                     self.arm_for_volumes();
                     self.rename(volume)
                 }
@@ -581,6 +587,56 @@ impl SimulationRun {
             let seen =
                 self.stack().mount(volume).look().map_err(|what| format!("volume {volume}: {what}"))?;
             self.adopt_mount(volume, &seen)?;
+        }
+        Ok(())
+    }
+
+    /// Mounts one more volume, if there is one, beside the others.
+    fn mount_another(&mut self) -> Result<(), String> {
+        if self.volumes.mounted.len() as u64 >= self.options.mounts {
+            return Ok(());
+        }
+        let may_mount = |id, other: &_| self.volumes.may_mount(id, other);
+        let Some(volume) = self.volumes.some_other(&mut self.random, may_mount) else { return Ok(()) };
+        self.phase = HarnessPhase::Mount;
+        self.media.log.event(|| format!("{}: mount {volume}", self.counts.operations), &[volume.0.into()]);
+        self.arm_for_volumes();
+        self.let_others_step();
+        let mounted = self.media.mount(&self.stack().cache, volume);
+        let looked = mounted.and_then(|mounted| Ok((mounted.look()?, mounted)));
+        let made_up = self.media.log.errors_made_up() > self.errors_at_open;
+        match looked {
+            _ if self.media.power.is_lost() => Ok(()),
+            Ok((seen, mounted)) => {
+                self.adopt_mount(volume, &seen)?;
+                let stack = self.stack.as_mut().expect("the stack is open while clients run");
+                stack.mounts.insert(volume, mounted);
+                Ok(())
+            }
+            Err(_) if made_up => Ok(()),
+            Err(what) => Err(format!("volume {volume} is not mounted: {what}")),
+        }
+    }
+
+    /// Unmounts one of several volumes, which syncs it. It stays mounted if the sync fails.
+    fn unmount_one(&mut self) -> Result<(), String> {
+        if self.volumes.mounted.len() < 2 {
+            return Ok(());
+        }
+        self.phase = HarnessPhase::Unmount;
+        let volume = self.volumes.some_mounted(&mut self.random);
+        self.media.log.event(|| format!("{}: unmount {volume}", self.counts.operations), &[volume.0.into()]);
+        self.settle()?;
+        self.close_handles(volume);
+        self.arm_for_volumes();
+        let errors = self.counts.errors_told;
+        self.ask(volume, 0, IssueTime::Now, ClientRequest::Sync)?;
+        self.settle()?;
+        if !self.media.power.is_lost() && self.counts.errors_told == errors {
+            let stack = self.stack.as_mut().expect("the stack is open while clients run");
+            stack.mounts.remove(&volume);
+            self.leave_mounted(volume);
+            self.counts.volumes.unmounts += 1;
         }
         Ok(())
     }
