@@ -269,7 +269,7 @@ fn write_all_back(run: &mut SimulationRun) -> Result<(), String> {
 
 fn perform(run: &mut SimulationRun, step: ProgramStep) -> Result<(), String> {
     match step {
-        ProgramStep::Copy => return run.copy_mounted(VolumeId::MAIN, VolumeMode::Writable),
+        ProgramStep::Copy => return run.copy(VolumeId::MAIN, VolumeMode::Writable),
         ProgramStep::DeleteCopy => return run.delete_newest(),
         _ => {}
     }

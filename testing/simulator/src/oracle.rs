@@ -218,9 +218,9 @@ impl UnmountedStates {
         UnmountedStates::of(FsModel::new())
     }
 
-    /// Whether a change may be there whose outcome no client was told.
-    pub(crate) fn has_outstanding(&self) -> bool {
-        !self.outstanding.is_empty()
+    /// Whether only one state is possible.
+    pub(crate) fn is_known(&self) -> bool {
+        self.history.unsynced_changes() == 0 && self.outstanding.is_empty()
     }
 
     /// Finds the state that is `seen`. From then on no other state is possible.

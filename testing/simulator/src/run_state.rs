@@ -78,7 +78,7 @@ pub(crate) enum HarnessPhase {
     Request,
     Work(BackgroundTask),
     Drain,
-    /// The copy of a mounted volume.
+    /// The copy of a volume.
     Copy,
     /// The creation of an empty volume.
     Creation,

@@ -252,8 +252,8 @@ impl SimulationRun {
                 let mode = if self.random.once_in(4) { VolumeMode::ReadOnly } else { VolumeMode::Writable };
                 self.let_somebody_in()?;
                 self.arm_for_volumes();
-                let from = self.volumes.some_mounted(&mut self.random);
-                self.copy_mounted(from, mode)
+                let from = self.some_source();
+                self.copy(from, mode)
             }
             6 => self.look_at_others(1),
             7..=9 => self.mount_another(),
@@ -356,8 +356,19 @@ impl SimulationRun {
         }
     }
 
-    /// Makes a copy of the mounted volume `from`, while clients and background work go on.
-    pub(crate) fn copy_mounted(&mut self, from: VolumeId, mode: VolumeMode) -> Result<(), String> {
+    /// Draws a volume to copy: mostly a mounted one, at times another whose state is known.
+    fn some_source(&mut self) -> VolumeId {
+        let is_known = |other: &UnmountedVolume| other.kind == VolumeOrigin::Kept && other.states.is_known();
+        if self.random.once_in(4)
+            && let Some(unmounted) = self.volumes.some_other(&mut self.random, |_, other| is_known(other))
+        {
+            return unmounted;
+        }
+        self.volumes.some_mounted(&mut self.random)
+    }
+
+    /// Makes a copy of the volume `from`, while clients and background work go on.
+    pub(crate) fn copy(&mut self, from: VolumeId, mode: VolumeMode) -> Result<(), String> {
         if !matches!(self.volumes.pending, PendingVolumeChange::Nothing) {
             return Ok(());
         }
@@ -368,14 +379,18 @@ impl SimulationRun {
             .log
             .event(|| format!("{}: {mode:?} {name} of {from}", self.counts.operations), &[mode as u64]);
         let moment = self.oracle.moment();
-        self.oracle.begin_copy(from);
+        let unmounted = self.volumes.others.get(&from).map(|other| other.states.clone());
+        if unmounted.is_none() {
+            self.oracle.begin_copy(from);
+        }
         let dirty = self.stack().cache.status().dirty_pages;
         let outcome = self.stack().cache.clone_volume(from, &NewVolume { name: &name, mode, created: 1 });
         let reservable = ReservableBlocks::of(self.stack().cache.store_without_spare());
         self.deliver()?;
         let heard = outcome.is_ok() && !self.media.power.is_lost();
         let outstanding = if heard { Vec::new() } else { self.clients.outstanding_in(from) };
-        let (states, meanwhile) = self.oracle.end_copy(outstanding);
+        let (states, meanwhile) =
+            unmounted.map_or_else(|| self.oracle.end_copy(outstanding), |states| (states, 0));
         self.counts.volumes.meanwhile += meanwhile;
         let is_epoch = mode == VolumeMode::ReadOnly && self.random.once_in(2);
         let kind = if is_epoch { VolumeOrigin::Epoch } else { VolumeOrigin::Kept };
@@ -677,10 +692,8 @@ impl SimulationRun {
     /// Compares a read-only volume without the buffer, as if that were lost. The store alone must have all of
     /// the volume, unless the stack may delete it.
     pub(crate) fn look_without_buffer(&mut self) -> Result<(), String> {
-        let is_kept = |other: &UnmountedVolume| {
-            let is_there = other.kind == VolumeOrigin::Kept;
-            is_there && other.mode == VolumeMode::ReadOnly && !other.states.has_outstanding()
-        };
+        let is_kept =
+            |other: &UnmountedVolume| other.kind == VolumeOrigin::Kept && other.mode == VolumeMode::ReadOnly;
         let kept: Vec<VolumeId> =
             self.volumes.others.iter().filter(|(_, other)| is_kept(other)).map(|(&id, _)| id).collect();
         if kept.is_empty() || !matches!(self.volumes.pending, PendingVolumeChange::Nothing) {
