@@ -48,7 +48,7 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::MergedCutKills, 1_000_000),
     (PlantedRule::StoredBeforeDurable, 10_000),
     (PlantedRule::RelogNotDurable, 1_000_000),
-    (PlantedRule::CloneTooLate, 30_000),
+    (PlantedRule::CloneTooLate, 100_000),
     (PlantedRule::CloneTooEarly, 300_000),
     (PlantedRule::RescueCutsLate, 1_000_000),
     (PlantedRule::RangeRepeated, 20_000),
