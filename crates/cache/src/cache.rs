@@ -420,8 +420,11 @@ impl Cache {
         synchronous::read_all_now(&self.parts.shared, object, ranges)
     }
 
-    /// Keeps `volume` from being deleted, renamed and rolled back until the result is dropped.
-    pub fn use_volume(&self, volume: VolumeId) -> VolumeInUse {
+    /// Keeps `volume` from being used by others, deleted, renamed and rolled back until the result is dropped.
+    ///
+    /// # Errors
+    /// [`CacheError::InUse`]: two users, each with what it knows of the volume in memory, would damage it.
+    pub fn use_volume(&self, volume: VolumeId) -> Result<VolumeInUse, CacheError> {
         self.parts.volumes.use_volume(volume)
     }
 

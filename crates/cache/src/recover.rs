@@ -70,6 +70,11 @@ impl RecoveredBuffer {
         clock: &dyn Clock,
     ) -> Result<RecoveredBuffer, CacheError> {
         let mut recovery = BufferReplay::new(clock.monotonic());
+        if is_planted(CacheBug::VolumesOfTwoMoments) {
+            Buffer::open(device.clone(), id, &mut |transactions| {
+                recovery.of_one_volume = transactions.first().map(|transaction| transaction.group);
+            })?;
+        }
         let replay = &mut |transactions: &[ReplayedTransaction<'_>]| recovery.replay(transactions);
         let buffer = Buffer::open(device, id, replay)?;
         Ok(recovery.finish(buffer))
@@ -172,6 +177,8 @@ struct BufferReplay {
     /// Pages to be written back. Space was reserved for each before the crash.
     reserved: u64,
     now: Duration,
+    /// Planted: the group of which only one volume's new changes are replayed.
+    of_one_volume: Option<GroupNo>,
 }
 
 impl BufferReplay {
@@ -182,6 +189,7 @@ impl BufferReplay {
             replayed: 0,
             reserved: 0,
             now,
+            of_one_volume: None,
         }
     }
 
@@ -194,7 +202,13 @@ impl BufferReplay {
 
     /// Replays the transactions of one group.
     fn replay(&mut self, transactions: &[ReplayedTransaction<'_>]) {
-        transactions.iter().for_each(|transaction| self.transaction(transaction));
+        let planted = |one: &&ReplayedTransaction<'_>| Some(one.group) == self.of_one_volume && !one.relogged;
+        let volume = transactions.iter().find(planted).map(volume_of);
+        for transaction in transactions {
+            if volume.is_none_or(|volume| transaction.relogged || volume_of(transaction) == volume) {
+                self.transaction(transaction);
+            }
+        }
     }
 
     fn transaction(&mut self, transaction: &ReplayedTransaction<'_>) {
@@ -343,6 +357,19 @@ impl BufferReplay {
         let (reservations, _) = self.pages.punch(object, punch);
         self.reserved -= reservations;
     }
+}
+
+/// The volume that a transaction changes.
+fn volume_of(transaction: &ReplayedTransaction<'_>) -> Option<VolumeId> {
+    let object = match *transaction.records.first()? {
+        LogRecord::Write { object, .. }
+        | LogRecord::Zero { object, .. }
+        | LogRecord::Punch { object, .. }
+        | LogRecord::Delete { object }
+        | LogRecord::Bypassed { object, .. } => object,
+        LogRecord::Transfer(transfer) => transfer.to,
+    };
+    Some(object.volume)
 }
 
 /// Removes a page. Returns the number of its reservations in the store.

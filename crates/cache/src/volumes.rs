@@ -25,20 +25,19 @@ use crate::state::CacheShared;
 use crate::task::{BackgroundTask, StepProgress};
 use crate::write_back::{FrozenBatch, FrozenPage, STEP_PAGES, WriteBack, WriteBackReason};
 use device::{Lsn, ObjectId, PageNo, SharedPage};
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use store::{NewVolume, StoreError, StoreVolumes, VolumeId, VolumeMode, VolumeRollback};
 
 /// Dirty pages that may be frozen under one hold of the lock: some milliseconds of it.
 const FEW_PAGES: usize = 4096;
 
-/// The number of users of each volume in use.
-type VolumeUsers = OrderedMutex<BTreeMap<VolumeId, u64>>;
+/// The volumes in use.
+type UsedVolumes = OrderedMutex<BTreeSet<VolumeId>>;
 
 /// Creates, clones, renames, rolls back and deletes volumes.
 pub(crate) struct VolumeManager {
-    used: Arc<VolumeUsers>,
+    used: Arc<UsedVolumes>,
     shared: Arc<CacheShared>,
     committer: Arc<Committer>,
     write_back: Arc<WriteBack>,
@@ -52,13 +51,15 @@ impl VolumeManager {
         write_back: Arc<WriteBack>,
         maintainer: Arc<StoreMaintainer>,
     ) -> VolumeManager {
-        let used = Arc::new(VolumeUsers::new(CacheLock::VolumesInUse, BTreeMap::new()));
+        let used = Arc::new(UsedVolumes::new(CacheLock::VolumesInUse, BTreeSet::new()));
         VolumeManager { used, shared, committer, write_back, maintainer }
     }
 
-    pub(crate) fn use_volume(&self, volume: VolumeId) -> VolumeInUse {
-        *self.used.lock().entry(volume).or_default() += 1;
-        VolumeInUse { used: self.used.clone(), volume }
+    pub(crate) fn use_volume(&self, volume: VolumeId) -> Result<VolumeInUse, CacheError> {
+        if !self.used.lock().insert(volume) {
+            return Err(CacheError::InUse { volume });
+        }
+        Ok(VolumeInUse { used: self.used.clone(), volume })
     }
 
     pub(crate) fn create(
@@ -93,7 +94,7 @@ impl VolumeManager {
     }
 
     pub(crate) fn is_used(&self, volume: VolumeId) -> bool {
-        self.used.lock().contains_key(&volume)
+        self.used.lock().contains(&volume)
     }
 
     fn ensure_unused(&self, volume: VolumeId) -> Result<(), CacheError> {
@@ -330,20 +331,14 @@ fn ensure_not_reserved(name: &str) -> Result<(), CacheError> {
     }
 }
 
-/// A volume in use. Until this is dropped, it can be neither deleted nor renamed nor rolled back.
+/// A volume in use. Until this is dropped, the volume can be neither used again, nor deleted, renamed or rolled back.
 pub struct VolumeInUse {
-    used: Arc<VolumeUsers>,
+    used: Arc<UsedVolumes>,
     volume: VolumeId,
 }
 
 impl Drop for VolumeInUse {
     fn drop(&mut self) {
-        let mut used = self.used.lock();
-        if let Entry::Occupied(mut users) = used.entry(self.volume) {
-            *users.get_mut() -= 1;
-            if *users.get() == 0 {
-                users.remove();
-            }
-        }
+        self.used.lock().remove(&self.volume);
     }
 }

@@ -7,8 +7,10 @@
 
 use crate::arena::FsTransaction;
 use crate::cost;
+use crate::error::FsError;
 use crate::format::{Inode, InodeSlot};
 use crate::fs::FsCore;
+use cache::CacheTransaction;
 use std::sync::{Arc, Mutex};
 
 /// Files freed in one transaction. More would save little, and hold back more space.
@@ -35,7 +37,7 @@ impl DeferredFrees {
         }
         let all = std::mem::take(&mut *waiting);
         drop(waiting);
-        free(core, all);
+        free_orphans(core, all);
     }
 
     /// Frees all waiting inodes.
@@ -43,17 +45,24 @@ impl DeferredFrees {
         let all =
             std::mem::take(&mut *self.0.lock().expect("no panic while holding the list of those that wait"));
         if !all.is_empty() {
-            free(core, all);
+            free_orphans(core, all);
         }
     }
 }
 
-/// Frees inodes in one transaction. If that fails, all of them stay orphans until the next opening.
-fn free(core: &Arc<FsCore>, inodes: Vec<OrphanId>) {
+/// Frees inodes in one transaction. If that fails, or the file system is closed while the transaction waits for
+/// space, all of them stay orphans until the next opening.
+pub(crate) fn free_orphans(core: &Arc<FsCore>, inodes: Vec<OrphanId>) {
     let cost = cost::free_orphans(inodes.len());
     // Newest first: it is the last in the orphan list, so no other orphan has to take its place there.
     let work = move |tx: &mut FsTransaction<'_>| {
         inodes.iter().rev().try_for_each(|&(slot, generation)| tx.free_unheld(slot, generation))
     };
-    core.run_transaction(cost, work, Box::new(|_| {}));
+    // Nobody waits for it, so it does not keep the file system open.
+    let waiting = Arc::downgrade(core);
+    let free = move |into: &mut CacheTransaction<'_>| match waiting.upgrade() {
+        Some(core) => core.apply_transaction(into, &[], cost, &work),
+        None => Ok(()),
+    };
+    core.cache.transact(cost, free, |_: Result<(), FsError>| {});
 }

@@ -7,7 +7,7 @@
 use crate::arena::{Arena, FsState, FsTransaction, is_within_cost};
 use crate::charge_tracker::{CountedRange, touched_pages};
 use crate::cost;
-use crate::deferred_free::DeferredFrees;
+use crate::deferred_free::{DeferredFrees, free_orphans};
 use crate::directory::NameTree;
 use crate::error::FsError;
 use crate::file_rules::FileRuleTable;
@@ -78,18 +78,13 @@ impl Fs {
     ///
     /// # Errors
     /// [`FsError::Corrupt`] if the volume holds no file system, a newer one, or a damaged one. Nothing is
-    /// changed then.
+    /// changed then. [`CacheError::InUse`] if the volume is open, or operations from when it was still wait.
     pub fn open(cache: Arc<Cache>, volume: VolumeId, clock: Arc<dyn Clock>) -> Result<Fs, FsError> {
         let is_read_only = cache.store().volumes().mode(volume) == Some(VolumeMode::ReadOnly);
         let core = FsCore::open(cache, volume, clock)?;
         let orphans = if is_read_only { Vec::new() } else { core.read_state().orphans()? };
-        for (slot, generation) in orphans {
-            // An orphan that cannot be freed now stays in the list until the next opening.
-            core.run_transaction(
-                cost::free_orphans(1),
-                move |tx| tx.free_unheld(slot, generation),
-                Box::new(|_| {}),
-            );
+        for orphan in orphans {
+            free_orphans(&core, vec![orphan]);
         }
         Ok(Fs { core, deferred_frees: Arc::default(), origin: Origin::UNMATCHED })
     }
@@ -586,7 +581,7 @@ impl Fs {
 
 /// The state that all handles of a file system share.
 pub(crate) struct FsCore {
-    /// Keeps the volume from being deleted while the file system exists.
+    /// Keeps the volume from being opened again or deleted while the file system exists.
     _in_use: VolumeInUse,
     pub(crate) cache: Arc<Cache>,
     clock: Arc<dyn Clock>,
@@ -629,7 +624,7 @@ impl FsCore {
         volume: VolumeId,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<FsCore>, FsError> {
-        let in_use = cache.use_volume(volume);
+        let in_use = cache.use_volume(volume)?;
         let object = arena_object(volume);
         let arena = Arena::load(&mut |ranges| Ok(cache.read_all_now(object, ranges)?))?;
         let state = RwLock::new(FsState::new(volume, arena)?);
@@ -679,7 +674,7 @@ impl FsCore {
     }
 
     /// Runs `work`, and applies its changes to the cache.
-    fn apply_transaction<T>(
+    pub(crate) fn apply_transaction<T>(
         self: &Arc<FsCore>,
         into: &mut CacheTransaction<'_>,
         bytes: &[u8],

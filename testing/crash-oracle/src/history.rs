@@ -1,8 +1,8 @@
 //! The changes of a model in their order, and the search for the prefix that a crash has left.
 
 use crate::crash_file::WritePath;
-use std::collections::VecDeque;
-use std::fmt::Debug;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::{Debug, Display};
 
 /// The number of prefixes that a report shows.
 const PREFIXES_SHOWN: usize = 12;
@@ -26,6 +26,33 @@ pub trait CrashModel: Clone {
 
     /// Describes a change in words, for a report.
     fn describe(change: &Self::Change) -> String;
+}
+
+/// Several models with one history: each change belongs to one of them, and one prefix must explain all.
+impl<K: Ord + Clone + Display, M: CrashModel> CrashModel for BTreeMap<K, M> {
+    type Change = (K, M::Change);
+    /// A file of one model, or all of its files.
+    type File = (K, Option<M::File>);
+    type Made = M::Made;
+    type Refusal = M::Refusal;
+
+    fn apply(&mut self, (key, change): &(K, M::Change), path: WritePath) -> Result<M::Made, M::Refusal> {
+        self.get_mut(key).expect("a change belongs to a model of the history").apply(change, path)
+    }
+
+    fn settle_before(&mut self, file: Option<&(K, Option<M::File>)>, number: u64) {
+        match file {
+            None => self.values_mut().for_each(|model| model.settle_before(None, number)),
+            Some((key, file)) => {
+                let model = self.get_mut(key).into_iter();
+                model.for_each(|model| model.settle_before(file.as_ref(), number));
+            }
+        }
+    }
+
+    fn describe((key, change): &(K, M::Change)) -> String {
+        format!("in {key}: {}", M::describe(change))
+    }
 }
 
 /// A moment in a history: the number of changes before it.
@@ -216,6 +243,22 @@ impl<M: CrashModel> CrashHistory<M> {
     }
 }
 
+impl<K: Ord + Clone + Display, M: CrashModel> CrashHistory<BTreeMap<K, M>> {
+    /// Adds a model, whose present state is durable.
+    pub fn add(&mut self, key: K, model: M) {
+        let before = self.durable.insert(key.clone(), model.clone());
+        assert!(before.is_none(), "{key} is a model of the history already");
+        self.now.insert(key, model);
+    }
+
+    /// Removes a model, whose changes must all be durable. Returns its state.
+    pub fn remove(&mut self, key: &K) -> M {
+        assert!(self.since.iter().all(|(other, _)| other != key), "{key} has changes that are not durable");
+        self.now.remove(key);
+        self.durable.remove(key).expect("only models of the history are removed")
+    }
+}
+
 fn replay<M: CrashModel>(model: &mut M, change: &M::Change, path: WritePath) {
     model.apply(change, path).expect("the model accepted it when it happened");
 }
@@ -285,6 +328,47 @@ mod tests {
         }
         let (shortest, longest) = history.find_both(|model| model.difference(&[1, 2])).expect("two prefixes");
         assert_eq!((shortest.kept, longest.kept), (1, 4));
+    }
+
+    /// Three bytes written to two files in turn. None is synced.
+    fn joint_history() -> CrashHistory<BTreeMap<&'static str, CrashFile>> {
+        let files = ["a", "b"].map(|key| (key, CrashFile::zeros(1)));
+        let mut history = CrashHistory::new(BTreeMap::from(files));
+        for (key, byte) in [("a", 1), ("b", 2), ("a", 3)] {
+            let Ok(()) = history.record((key, (0, byte)));
+        }
+        history
+    }
+
+    fn found_in_both(history: &CrashHistory<BTreeMap<&'static str, CrashFile>>, bytes: [u8; 2]) -> bool {
+        let difference = |models: &BTreeMap<_, CrashFile>| {
+            models["a"].difference(&bytes[..1]).or_else(|| models["b"].difference(&bytes[1..]))
+        };
+        history.find(difference).is_ok()
+    }
+
+    #[test]
+    fn one_prefix_explains_all_models() {
+        let mut history = joint_history();
+        let legal = |history: &_| {
+            let all = [0, 1, 3].into_iter().flat_map(|a| [0, 2].map(|b| [a, b]));
+            all.filter(|&bytes| found_in_both(history, bytes)).collect::<Vec<_>>()
+        };
+        assert_eq!(legal(&history), [[0, 0], [1, 0], [1, 2], [3, 2]]);
+        // A sync of one file covers the order of both.
+        history.synced(HistoryMoment(2), SyncedBytes::File(("b", None)));
+        assert_eq!(legal(&history), [[1, 2], [3, 2]]);
+    }
+
+    #[test]
+    fn a_model_joins_and_leaves_between_changes() {
+        let mut history = joint_history();
+        history.add("c", CrashFile::zeros(1));
+        let Ok(()) = history.record(("c", (0, 4)));
+        history.synced(HistoryMoment(3), SyncedBytes::All);
+        assert_eq!(history.remove(&"a").bytes(), [3]);
+        let found = |byte| history.find(|models| models["c"].difference(&[byte])).map(|found| found.kept);
+        assert_eq!([found(0).ok(), found(4).ok(), found(1).ok()], [Some(0), Some(1), None]);
     }
 
     #[test]

@@ -4,9 +4,9 @@
 
 use crate::event_log::MediumRole;
 use crate::run_state::{HarnessPhase, SimulationRun};
-use crate::stack::{ID, SimulatedMedia, SimulatedStack, end_lost, sound};
+use crate::stack::{ID, MountedVolume, SimulatedMedia, end_lost, sound};
 use cache::{Cache, CacheSettings, RecoveredBuffer};
-use device::{Clock, Device, Lsn, OverlayDevice};
+use device::{Device, Lsn, OverlayDevice};
 use sim_disk::{PowerSupply, SimDisk};
 use std::sync::Arc;
 use store::{Store, VolumeId};
@@ -79,12 +79,10 @@ impl SimulationRun {
             Arc::new(OverlayDevice::new(self.media.watched(MediumRole::Store))),
             Arc::new(OverlayDevice::new(self.media.watched(MediumRole::Buffer))),
         );
-        let volume = self.volumes.mounted();
         let cache = self.media.open_cache_on(store, buffer);
         let cache = cache.map_err(|what| format!("read-only: {what}"))?;
-        let stack = self.media.open_fs(cache, volume)?;
-        let (found, outstanding) = (stack.look()?, self.describe_outstanding());
-        let outcome = self.oracle.clone().recovered(&found, &outstanding);
+        let found = self.media.mount_all(cache, &self.volumes.mounted())?.look()?;
+        let outcome = self.oracle.clone().recovered(&found, &self.clients.outstanding());
         outcome.map_err(|what| format!("read-only: {what}"))?;
         if self.media.power.operations_seen() == seen {
             Ok(())
@@ -97,7 +95,7 @@ impl SimulationRun {
 impl SimulatedMedia {
     /// Opens a volume as a user who gives up the buffer would: from the store alone, with an empty buffer.
     /// Writes nothing to the media.
-    pub(crate) fn open_without_buffer(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
+    pub(crate) fn open_without_buffer(&self, volume: VolumeId) -> Result<MountedVolume, String> {
         let power = PowerSupply::new();
         let store = Store::open(sound(&self.store, &power));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
@@ -105,7 +103,7 @@ impl SimulatedMedia {
         buffer::Buffer::format_after(&*buffer, ID, Lsn(store.data().newest_lsn().0 + GAP))
             .map_err(|error| format!("format_after: {error}"))?;
         let cache = Cache::open(Arc::new(store), buffer, self.clock.clone(), self.settings.clone());
-        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume)
+        self.mount_alone(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume)
     }
 
     /// Writes all data of the buffer back, and leaves the buffer as it is. Returns its newest LSN.
@@ -125,8 +123,8 @@ impl SimulatedMedia {
         let settings = CacheSettings { buffer_is_given_up: true, ..self.settings.clone() };
         let cache = Cache::begin(Arc::new(store), recovered, self.clock.clone(), settings);
         let cache = cache.map_err(|error| format!("Cache::begin: {error}"))?;
-        let (cache, clock): (_, Arc<dyn Clock>) = (Arc::new(cache), self.clock.clone());
-        end_lost(&cache, &clock)?;
+        let cache = Arc::new(cache);
+        end_lost(&cache, &self.clock())?;
         cache.drain().map_err(|error| format!("drain: {error}"))?;
         Ok(cache.status().applied)
     }

@@ -3,7 +3,7 @@
 //! to seed, so no result depends on one store or one buffer.
 
 use crate::main_loop::run;
-use crate::options::SimulatorOptions;
+use crate::options::{MOUNTS_MAX, SimulatorOptions};
 use crate::planted_rules::PlantedRule;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +48,7 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::MergedCutKills, 1_000_000),
     (PlantedRule::StoredBeforeDurable, 10_000),
     (PlantedRule::RelogNotDurable, 1_000_000),
-    (PlantedRule::CloneTooLate, 30_000),
+    (PlantedRule::CloneTooLate, 100_000),
     (PlantedRule::CloneTooEarly, 300_000),
     (PlantedRule::RescueCutsLate, 1_000_000),
     (PlantedRule::RangeRepeated, 20_000),
@@ -71,6 +71,7 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::EndWithoutCommit, 1_000_000),
     (PlantedRule::VolumeNumberUsedAgain, 2_000_000),
     (PlantedRule::ReadOnlyVolumeChanged, 30_000),
+    (PlantedRule::VolumesOfTwoMoments, 10_000),
     (PlantedRule::NotUndone, 10_000),
 ];
 
@@ -83,13 +84,13 @@ struct BugHunt {
 }
 
 /// Breaks a rule in run after run until a run fails or `bound` operations have passed. Disks make errors in
-/// every second run.
-fn hunt(plant: Option<PlantedRule>, from: u64, bound: u64) -> BugHunt {
+/// every second run, and at most `mounts` volumes are mounted at once.
+fn hunt(plant: Option<PlantedRule>, mounts: u64, from: u64, bound: u64) -> BugHunt {
     let mut operations = 0;
     for seed in from.. {
         let (faults, left) = (seed % 2 == 1, bound - operations);
         let options =
-            SimulatorOptions { plant, faults, ..SimulatorOptions::of_one(seed, OPERATIONS, CRASHES) };
+            SimulatorOptions { plant, faults, mounts, ..SimulatorOptions::of_one(seed, OPERATIONS, CRASHES) };
         match run(&options) {
             Err(failure) => {
                 let found = (failure.operations <= left).then_some((options, failure.what));
@@ -110,7 +111,7 @@ pub(crate) fn command(only: Option<PlantedRule>, from: u64) -> bool {
         while let Some((number, &&(plant, bound))) =
             Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|number| Some((number, chosen.get(number)?)))
         {
-            let hunt = hunt(Some(plant), from, bound);
+            let hunt = hunt(Some(plant), MOUNTS_MAX, from, bound);
             let line = line(plant, bound, &hunt);
             eprintln!("{line}");
             lines.lock().expect("nobody panics with the lines").push((number, hunt.found.is_some(), line));
@@ -142,7 +143,7 @@ mod tests {
 
     fn is_found(plant: PlantedRule) {
         let &(_, bound) = BOUNDS.iter().find(|(other, _)| *other == plant).expect("each has a bound");
-        let hunt = hunt(Some(plant), 1, bound);
+        let hunt = hunt(Some(plant), MOUNTS_MAX, 1, bound);
         assert!(hunt.found.is_some(), "{plant:?} is not found within {bound} operations");
     }
 
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn nothing_is_found_where_nothing_is_planted() {
-        let found = hunt(None, 1, 40_000).found.map(|(options, what)| (options.seed, what));
+        let found = hunt(None, MOUNTS_MAX, 1, 40_000).found.map(|(options, what)| (options.seed, what));
         assert_eq!(found, None);
     }
 
@@ -262,6 +263,17 @@ mod tests {
     #[test]
     fn a_lent_sync_that_is_not_logged_is_found() {
         is_found(PlantedRule::LentPagesNotLogged);
+    }
+
+    #[test]
+    fn volumes_of_two_moments_are_found() {
+        is_found(PlantedRule::VolumesOfTwoMoments);
+    }
+
+    #[test]
+    fn one_mount_never_shows_volumes_of_two_moments() {
+        let hunt = hunt(Some(PlantedRule::VolumesOfTwoMoments), 1, 1, 20_000);
+        assert!(hunt.found.is_none(), "{:?}", hunt.found.map(|(options, what)| (options.seed, what)));
     }
 
     #[test]

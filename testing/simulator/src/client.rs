@@ -14,22 +14,23 @@ use crash_oracle::SyncedBytes;
 use device::Clock;
 use fs::FsError;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use store::VolumeId;
 
 /// All clients and their requests. A crash ends all clients, as real programs.
 #[derive(Default)]
 pub(crate) struct SimulatedClients {
-    /// Files that each client holds open.
-    handles: Vec<Vec<ModelId>>,
+    count: usize,
+    /// Files that each client holds open in each volume.
+    handles: BTreeMap<(usize, VolumeId), Vec<ModelId>>,
     waiting: BTreeMap<RequestNumber, WaitingClient>,
     next: RequestNumber,
     /// The number of holders of each inode: handles, and requests under way.
-    holders: BTreeMap<ModelId, u64>,
+    holders: BTreeMap<(VolumeId, ModelId), u64>,
     /// Held files that were synced while they were held. Their removal is durable when it returns.
-    synced: BTreeSet<ModelId>,
+    synced: BTreeSet<(VolumeId, ModelId)>,
     arrivals: ReplyInbox,
-    /// The file and offset of the newest cut, if it has not been read since.
-    cut: Option<(ModelId, u64)>,
+    /// The volume, file and offset of the newest cut, if it has not been read since.
+    cut: Option<(VolumeId, ModelId, u64)>,
 }
 
 /// The length of a read of a cut range.
@@ -45,37 +46,44 @@ pub(crate) enum IssueTime {
 
 struct WaitingClient {
     client: usize,
+    volume: VolumeId,
     asked: IssuedRequest,
     held: Vec<ModelId>,
 }
 
 impl SimulatedClients {
     pub(crate) fn new(count: usize) -> SimulatedClients {
-        SimulatedClients { handles: vec![Vec::new(); count], ..SimulatedClients::default() }
+        SimulatedClients { count, ..SimulatedClients::default() }
     }
 
     /// The number of clients.
     pub(crate) fn len(&self) -> usize {
-        self.handles.len()
+        self.count
     }
 
     /// Clients that wait for no reply.
     pub(crate) fn idle(&self) -> Vec<usize> {
         let waits = |client| self.waiting.values().any(|waiting| waiting.client == client);
-        (0..self.handles.len()).filter(|&client| !waits(client)).collect()
+        (0..self.count).filter(|&client| !waits(client)).collect()
     }
 
-    pub(crate) fn handles(&self, client: usize) -> &[ModelId] {
-        &self.handles[client]
+    fn handles(&self, client: usize, volume: VolumeId) -> &[ModelId] {
+        self.handles.get(&(client, volume)).map_or(&[], |handles| handles)
     }
 
-    /// Changes whose outcome no client was told.
-    pub(crate) fn outstanding(&self) -> Vec<ModelChange> {
+    /// Changes whose outcome no client was told, each with its volume.
+    pub(crate) fn outstanding(&self) -> Vec<(VolumeId, ModelChange)> {
         let changes = self.waiting.values().filter_map(|waiting| match &waiting.asked {
-            IssuedRequest::Change(change) => Some(change.clone()),
+            IssuedRequest::Change(change) => Some((waiting.volume, change.clone())),
             _ => None,
         });
         changes.collect()
+    }
+
+    /// Changes of one volume whose outcome no client was told.
+    pub(crate) fn outstanding_in(&self, volume: VolumeId) -> Vec<ModelChange> {
+        let of_volume = self.outstanding().into_iter().filter(|(other, _)| *other == volume);
+        of_volume.map(|(_, change)| change).collect()
     }
 
     /// Describes the requests of waiting clients, for a report.
@@ -99,36 +107,39 @@ impl SimulatedClients {
 }
 
 impl SimulationRun {
-    /// Draws a request of `client` and issues it.
+    /// Draws a request of `client` to a mounted volume and issues it.
     pub(crate) fn issue(&mut self, client: usize, when: IssueTime) -> Result<(), String> {
-        let request = self.draw_request(client, when);
+        let volume = self.volumes.some_mounted(&mut self.random);
+        let request = self.draw_request(volume, client, when);
         if let ClientRequest::Change(
             ModelChange::Allocate { file, offset, .. } | ModelChange::Copy { to: file, at: offset, .. },
         ) = request
         {
-            self.clients.cut = Some((file, offset));
+            self.clients.cut = Some((volume, file, offset));
         }
-        self.ask(client, when, request)
+        self.ask(volume, client, when, request)
     }
 
     /// Draws a request. During background work the request often removes data that the work is about. Recent
     /// cuts are often read.
-    fn draw_request(&mut self, client: usize, when: IssueTime) -> ClientRequest {
-        let model = self.oracle.now();
-        let cut = self.clients.cut.filter(|&(file, _)| model.inodes.contains_key(&file));
+    fn draw_request(&mut self, volume: VolumeId, client: usize, when: IssueTime) -> ClientRequest {
+        let model = self.oracle.now(volume);
+        let is_cut = |&(other, file, _): &_| other == volume && model.inodes.contains_key(&file);
+        let cut = self.clients.cut.filter(is_cut);
         match (when, cut) {
             (IssueTime::AfterTurns(_), _) if self.random.once_in(4) => self.workload.give_back(model),
-            (_, Some((file, offset))) if self.random.once_in(8) => {
+            (_, Some((_, file, offset))) if self.random.once_in(8) => {
                 self.clients.cut = None;
                 ClientRequest::Read { file, offset, len: CUT_READ_BYTES }
             }
-            _ => self.workload.next(model, self.clients.handles(client)),
+            _ => self.workload.next(model, self.oracle.bytes(), self.clients.handles(client, volume)),
         }
     }
 
-    /// Issues `request` for `client`, which waits for no reply.
+    /// Issues `request` to `volume` for `client`, which waits for no reply.
     pub(crate) fn ask(
         &mut self,
+        volume: VolumeId,
         client: usize,
         when: IssueTime,
         request: ClientRequest,
@@ -139,17 +150,20 @@ impl SimulationRun {
             other => format!("{other:?}"),
         };
         self.media.log.bytes(text.as_bytes());
-        self.media.log.event(|| format!("{}: client {client}: {text}", self.counts.operations), &[]);
+        self.media
+            .log
+            .event(|| format!("{}: client {client}, volume {volume}: {text}", self.counts.operations), &[]);
         match request {
-            ClientRequest::Change(change) if self.is_durable_removal(&change) => {
-                self.remove_durably(client, change)
+            ClientRequest::Change(change) if self.is_durable_removal(volume, &change) => {
+                self.remove_durably(volume, client, change)
             }
             ClientRequest::Change(change) => {
                 // The removal is issued now. If it arrived later, a rename could have given its name to a
                 // synced file.
                 let removes = matches!(change, ModelChange::Unlink { .. }) && !self.clients.synced.is_empty();
-                let held = change.needs(self.oracle.now());
+                let held = change.needs(self.oracle.now(volume));
                 self.wait_for(
+                    volume,
                     client,
                     if removes { IssueTime::Now } else { when },
                     IssuedRequest::Change(change),
@@ -157,59 +171,75 @@ impl SimulationRun {
                 )
             }
             ClientRequest::Read { file, offset, len } => {
-                let right = vec![right_bytes(self.oracle.now(), file, offset, len)];
-                self.wait_for(client, when, IssuedRequest::Read { file, offset, len, right }, vec![file])
+                let right = vec![right_bytes(self.oracle.now(volume), file, offset, len)];
+                self.wait_for(
+                    volume,
+                    client,
+                    when,
+                    IssuedRequest::Read { file, offset, len, right },
+                    vec![file],
+                )
             }
             ClientRequest::Seek { file, offset, what } => {
-                let version = self.oracle.now().get(file).version();
-                self.wait_for(client, when, IssuedRequest::Seek { file, offset, what, version }, vec![file])
+                let version = self.oracle.now(volume).get(file).version();
+                self.wait_for(
+                    volume,
+                    client,
+                    when,
+                    IssuedRequest::Seek { file, offset, what, version },
+                    vec![file],
+                )
             }
             ClientRequest::Sync => {
-                self.wait_for(client, when, IssuedRequest::Sync(self.oracle.moment()), Vec::new())
+                self.wait_for(volume, client, when, IssuedRequest::Sync(self.oracle.moment()), Vec::new())
             }
             ClientRequest::SyncFile(file) => {
                 // A removal under way may or may not see that the file was synced. So the removal arrives
                 // before the sync.
                 self.media.meanwhile.comes_now();
                 self.deliver()?;
-                if !self.oracle.now().inodes.contains_key(&file) {
+                if !self.oracle.now(volume).inodes.contains_key(&file) {
                     return Ok(());
                 }
                 let asked = IssuedRequest::SyncFile(file, self.oracle.moment());
-                self.clients.synced.insert(file);
-                self.wait_for(client, when, asked, vec![file])
+                self.clients.synced.insert((volume, file));
+                self.wait_for(volume, client, when, asked, vec![file])
             }
             ClientRequest::Open(file) => {
-                self.hold(file)?;
-                self.clients.handles[client].push(file);
+                self.hold(volume, file)?;
+                self.clients.handles.entry((client, volume)).or_default().push(file);
                 Ok(())
             }
             ClientRequest::Close(index) => {
-                let file = self.clients.handles[client].swap_remove(index);
-                self.unhold(file);
+                let handles = self.clients.handles.get_mut(&(client, volume));
+                let file = handles.expect("the client has a handle").swap_remove(index);
+                self.unhold(volume, file);
                 Ok(())
             }
-            at_once => self.check_at_once(&at_once).map_err(|what| format!("{text}: {what}")),
+            at_once => self.check_at_once(volume, &at_once).map_err(|what| format!("{text}: {what}")),
         }
     }
 
     /// Whether `change` removes a name of a file that was synced while it was held.
-    fn is_durable_removal(&self, change: &ModelChange) -> bool {
+    fn is_durable_removal(&self, volume: VolumeId, change: &ModelChange) -> bool {
         let ModelChange::Unlink { parent, name } = change else { return false };
-        self.oracle.now().lookup(*parent, name).is_ok_and(|id| self.clients.synced.contains(&id))
+        self.oracle
+            .now(volume)
+            .lookup(*parent, name)
+            .is_ok_and(|id| self.clients.synced.contains(&(volume, id)))
     }
 
     /// Removes a name durably, while no other client does anything. The removal takes effect before its
     /// reply, at a moment that the oracle cannot see.
-    fn remove_durably(&mut self, client: usize, change: ModelChange) -> Result<(), String> {
+    fn remove_durably(&mut self, volume: VolumeId, client: usize, change: ModelChange) -> Result<(), String> {
         self.media.meanwhile.comes_now();
         self.settle()?;
-        if self.media.power.is_lost() || !self.is_durable_removal(&change) {
+        if self.media.power.is_lost() || !self.is_durable_removal(volume, &change) {
             return Ok(());
         }
-        let held = change.needs(self.oracle.now());
+        let held = change.needs(self.oracle.now(volume));
         let errors = self.counts.errors_told;
-        self.wait_for(client, IssueTime::Now, IssuedRequest::Change(change), held)?;
+        self.wait_for(volume, client, IssueTime::Now, IssuedRequest::Change(change), held)?;
         self.settle()?;
         if !self.media.power.is_lost()
             && self.clients.outstanding().is_empty()
@@ -234,23 +264,24 @@ impl SimulationRun {
 
     fn wait_for(
         &mut self,
+        volume: VolumeId,
         client: usize,
         when: IssueTime,
         asked: IssuedRequest,
         held: Vec<ModelId>,
     ) -> Result<(), String> {
         for &id in &held {
-            self.hold(id)?;
+            self.hold(volume, id)?;
         }
         let origin = self.media.draw_origin(client);
         let ticket = self.clients.next;
         self.clients.next = RequestNumber(ticket.0 + 1);
-        let clock: Arc<dyn Clock> = self.media.clock.clone();
-        let (model, arrivals, stack) = (self.oracle.now(), &self.clients.arrivals, self.stack());
-        let call = RequestCall { model, arrivals, ticket, clock: &clock, stack };
+        let clock = self.media.clock();
+        let (model, arrivals, cache) = (self.oracle.now(volume), &self.clients.arrivals, &self.stack().cache);
+        let call = RequestCall { model, arrivals, ticket, clock: &clock, cache };
         let request = call.prepare(&asked);
-        self.clients.waiting.insert(ticket, WaitingClient { client, asked, held });
-        let mut fs = fs::Fs::clone(&self.stack().fs);
+        self.clients.waiting.insert(ticket, WaitingClient { client, volume, asked, held });
+        let mut fs = self.stack().mount(volume).fs.clone();
         fs.set_origin(origin);
         match when {
             IssueTime::Now => request(&fs),
@@ -261,33 +292,51 @@ impl SimulationRun {
         Ok(())
     }
 
-    fn hold(&mut self, id: ModelId) -> Result<(), String> {
-        let ino = number(self.oracle.now(), id);
-        self.stack().fs.hold(ino).map_err(|error| format!("hold of {id:?}, {ino:?}: {error}"))?;
-        *self.clients.holders.entry(id).or_default() += 1;
+    fn hold(&mut self, volume: VolumeId, id: ModelId) -> Result<(), String> {
+        let ino = number(self.oracle.now(volume), id);
+        self.stack()
+            .mount(volume)
+            .fs
+            .hold(ino)
+            .map_err(|error| format!("hold of {id:?}, {ino:?}: {error}"))?;
+        *self.clients.holders.entry((volume, id)).or_default() += 1;
         Ok(())
     }
 
-    fn unhold(&mut self, id: ModelId) {
-        self.stack().fs.unhold(number(self.oracle.now(), id), 1);
-        let holders = self.clients.holders.get_mut(&id).expect("it was held");
+    fn unhold(&mut self, volume: VolumeId, id: ModelId) {
+        self.stack().mount(volume).fs.unhold(number(self.oracle.now(volume), id), 1);
+        let holders = self.clients.holders.get_mut(&(volume, id)).expect("it was held");
         *holders -= 1;
         if *holders == 0 {
-            self.clients.holders.remove(&id);
-            self.clients.synced.remove(&id);
+            self.clients.holders.remove(&(volume, id));
+            self.clients.synced.remove(&(volume, id));
         }
-        self.forget_nameless();
+        self.forget_nameless(volume);
+    }
+
+    /// Closes all files of a volume that clients hold open.
+    pub(crate) fn close_handles(&mut self, volume: VolumeId) {
+        for client in 0..self.clients.len() {
+            let handles = self.clients.handles.remove(&(client, volume)).unwrap_or_default();
+            handles.into_iter().for_each(|file| self.unhold(volume, file));
+        }
     }
 
     /// Removes inodes that have neither a name nor a holder.
-    fn forget_nameless(&mut self) {
+    fn forget_nameless(&mut self, volume: VolumeId) {
         let gone = |&(id, inode): &(&ModelId, &crate::model::ModelInode)| {
-            inode.links == 0 && !self.clients.holders.contains_key(id)
+            inode.links == 0 && !self.clients.holders.contains_key(&(volume, *id))
         };
-        let gone: Vec<ModelId> = self.oracle.now().inodes.iter().filter(gone).map(|(&id, _)| id).collect();
+        let gone: Vec<ModelId> =
+            self.oracle.now(volume).inodes.iter().filter(gone).map(|(&id, _)| id).collect();
         for inode in gone {
             self.oracle
-                .took_effect(ModelChange::Forget { inode }, None, None, self.media.clock.monotonic())
+                .took_effect(
+                    (volume, ModelChange::Forget { inode }),
+                    None,
+                    None,
+                    self.media.clock.monotonic(),
+                )
                 .expect("forgetting is always legal");
         }
     }
@@ -310,7 +359,8 @@ impl SimulationRun {
                     continue;
                 }
                 let waiting = self.clients.waiting.remove(&arrival.ticket);
-                let WaitingClient { asked, held, .. } = waiting.ok_or("a second reply to one request")?;
+                let WaitingClient { volume, asked, held, .. } =
+                    waiting.ok_or("a second reply to one request")?;
                 let text = match &asked {
                     IssuedRequest::Change(change) => {
                         in_doubt += change.pages_max();
@@ -324,9 +374,10 @@ impl SimulationRun {
                     }
                     IssuedRequest::Sync(_) | IssuedRequest::SyncFile(..) => "sync".to_owned(),
                 };
-                self.check_reply(asked, arrival, in_doubt).map_err(|what| format!("{text}: {what}"))?;
+                let outcome = self.check_reply(volume, asked, arrival, in_doubt);
+                outcome.map_err(|what| format!("volume {volume}: {text}: {what}"))?;
                 for id in held {
-                    self.unhold(id);
+                    self.unhold(volume, id);
                 }
             }
         }
@@ -349,6 +400,7 @@ impl SimulationRun {
 
     fn check_reply(
         &mut self,
+        volume: VolumeId,
         asked: IssuedRequest,
         arrival: ReplyArrival,
         in_doubt: u64,
@@ -357,13 +409,13 @@ impl SimulationRun {
         // After a disk error the cleaner may free no space for a clone.
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         match (asked, result) {
-            (IssuedRequest::Change(change), Ok(reply)) => self.check_effect(change, &reply, at),
+            (IssuedRequest::Change(change), Ok(reply)) => self.check_effect(volume, change, &reply, at),
             (IssuedRequest::Change(_), Err(FsError::NoSpace)) => self.check_no_space(reservable, in_doubt),
             (IssuedRequest::Change(change), Err(error)) => {
                 if self.may_fail_with(&error) {
-                    return self.effect_despite_error(change, at);
+                    return self.effect_despite_error(volume, change, at);
                 }
-                match self.oracle.now().clone().make(&change, None) {
+                match self.oracle.now(volume).clone().make(&change, None) {
                     Err(refusal) if refusal.allows(&error) => Ok(()),
                     Err(refusal) => Err(format!("refused with \"{error}\", expected {refusal:?}")),
                     Ok(_) => Err(format!("refused with \"{error}\", expected to succeed")),
@@ -380,7 +432,7 @@ impl SimulationRun {
                 check_read(offset, &right, &bytes)
             }
             (IssuedRequest::Seek { file, offset, what, version }, result) if !self.is_made_up(&result) => {
-                let inode = self.oracle.now().get(file);
+                let inode = self.oracle.now(volume).get(file);
                 // A seek may or may not have seen a change of the file made meanwhile.
                 if inode.version() == version {
                     check_seek(inode.content(), offset, what, &result)
@@ -393,7 +445,7 @@ impl SimulationRun {
                 Ok(())
             }
             (IssuedRequest::SyncFile(file, moment), Ok(_)) => {
-                self.oracle.synced(moment, SyncedBytes::File(file));
+                self.oracle.synced(moment, SyncedBytes::File((volume, Some(file))));
                 Ok(())
             }
 
@@ -403,43 +455,49 @@ impl SimulationRun {
     }
 
     /// Records a durable removal whose sync failed. The removal itself has happened.
-    fn effect_despite_error(&mut self, change: ModelChange, at: i64) -> Result<(), String> {
+    fn effect_despite_error(&mut self, volume: VolumeId, change: ModelChange, at: i64) -> Result<(), String> {
         let ModelChange::Unlink { parent, name } = &change else { return Ok(()) };
-        let found = self.stack().fs.lookup(number(self.oracle.now(), *parent), name);
-        match (found, self.oracle.now().lookup(*parent, name)) {
-            (Err(FsError::NotFound), Ok(id)) if self.clients.synced.contains(&id) => {
-                self.check_effect(change, &FsReply::Done, at)
+        let found = self.stack().mount(volume).fs.lookup(number(self.oracle.now(volume), *parent), name);
+        match (found, self.oracle.now(volume).lookup(*parent, name)) {
+            (Err(FsError::NotFound), Ok(id)) if self.clients.synced.contains(&(volume, id)) => {
+                self.check_effect(volume, change, &FsReply::Done, at)
             }
             _ => Ok(()),
         }
     }
 
-    fn check_effect(&mut self, change: ModelChange, reply: &FsReply, at: i64) -> Result<(), String> {
+    fn check_effect(
+        &mut self,
+        volume: VolumeId,
+        change: ModelChange,
+        reply: &FsReply,
+        at: i64,
+    ) -> Result<(), String> {
         let touched = change.touches();
         let ino = match reply {
             FsReply::Attributes(attributes) => Some(attributes.ino),
             _ => None,
         };
         // A durable removal took effect before its reply, and time may have passed since.
-        let known = !(self.media.meanwhile.is_slow() && self.is_durable_removal(&change));
+        let known = !(self.media.meanwhile.is_slow() && self.is_durable_removal(volume, &change));
         let answered = self.media.clock.monotonic();
-        let made = self.oracle.took_effect(change, ino, known.then_some(at), answered);
+        let made = self.oracle.took_effect((volume, change), ino, known.then_some(at), answered);
         let made = made.map_err(|refusal| format!("succeeded, expected to be refused: {refusal:?}"))?;
-        self.remember_for_reads(touched);
+        self.remember_for_reads(volume, touched);
         if let (Some(id), FsReply::Attributes(attributes)) = (made.or(touched), reply) {
-            check_attributes(self.oracle.now(), id, attributes)?;
+            check_attributes(self.oracle.now(volume), id, attributes)?;
         }
-        self.forget_nameless();
+        self.forget_nameless(volume);
         Ok(())
     }
 
     /// Adds the new content of `touched` to the right answers of reads under way.
-    fn remember_for_reads(&mut self, touched: Option<ModelId>) {
-        for waiting in self.clients.waiting.values_mut() {
+    fn remember_for_reads(&mut self, volume: VolumeId, touched: Option<ModelId>) {
+        for waiting in self.clients.waiting.values_mut().filter(|waiting| waiting.volume == volume) {
             if let IssuedRequest::Read { file, offset, len, right } = &mut waiting.asked
                 && Some(*file) == touched
             {
-                right.push(right_bytes(self.oracle.now(), *file, *offset, *len));
+                right.push(right_bytes(self.oracle.now(volume), *file, *offset, *len));
             }
         }
     }
@@ -475,8 +533,9 @@ impl SimulationRun {
         explained
     }
 
-    fn check_at_once(&self, request: &ClientRequest) -> Result<(), String> {
-        let (fs, model) = (&self.stack().fs, self.oracle.now());
+    fn check_at_once(&self, volume: VolumeId, request: &ClientRequest) -> Result<(), String> {
+        let (mounted, model) = (self.stack().mount(volume), self.oracle.now(volume));
+        let fs = &mounted.fs;
         match request {
             ClientRequest::Lookup { parent, name } => {
                 let found = fs.lookup(number(model, *parent), name);
@@ -491,7 +550,7 @@ impl SimulationRun {
                 check_attributes(model, *id, &found)
             }
             ClientRequest::List(directory) => {
-                let found = self.stack().names(number(model, *directory))?;
+                let found = mounted.names(number(model, *directory))?;
                 let names = model.names(*directory).expect("a directory");
                 let expected: BTreeMap<_, _> =
                     names.iter().map(|(name, &id)| (name.clone(), number(model, id))).collect();
@@ -502,7 +561,7 @@ impl SimulationRun {
                 }
             }
             ClientRequest::ListXattrs(id) => {
-                let found = self.stack().xattrs(number(model, *id))?;
+                let found = mounted.xattrs(number(model, *id))?;
                 xattr_difference(&model.get(*id).xattrs, &found).map_or(Ok(()), Err)
             }
             ClientRequest::ReadLink(id) => {

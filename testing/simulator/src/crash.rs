@@ -24,12 +24,12 @@ const CUT_RECOVERY_WITHIN: u64 = 10;
 /// The most power cuts in one recovery. Each is one level deeper.
 const RECOVERY_DEPTH_MAX: u32 = 3;
 
-/// The volume that the next life mounts.
+/// The volumes that the next life mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NextVolume {
-    /// The volume of the last life.
+enum NextMounts {
+    /// The volumes of the last life.
     Same,
-    /// Any volume, mostly that of the last life.
+    /// Any volumes, mostly those of the last life.
     Any,
 }
 
@@ -93,15 +93,15 @@ impl SimulationRun {
         let words = [LifeEnd::Kill, LifeEnd::PowerCut, LifeEnd::Loss(MediumRole::Store)]
             .map(|other| u64::from(end == other));
         self.media.log.event(|| format!("=== {end:?} in {phase}"), &words);
-        self.reopen(end, NextVolume::Any)?;
+        self.reopen(end, NextMounts::Any)?;
         self.compare().map_err(|what| format!("after a {end:?} in {phase}: {what}"))?;
         if self.random.once_in(2) {
             // A recovery without later writes must change nothing. Clients then meet a cold cache.
             let end = if self.random.once_in(2) { LifeEnd::Kill } else { LifeEnd::PowerCut };
-            self.reopen(end, NextVolume::Same)?;
+            self.reopen(end, NextMounts::Same)?;
             if self.random.once_in(8) {
                 self.compare().map_err(|what| format!("after a second recovery: {what}"))?;
-                self.reopen(LifeEnd::PowerCut, NextVolume::Same)?;
+                self.reopen(LifeEnd::PowerCut, NextMounts::Same)?;
             }
         }
         self.new_life();
@@ -120,6 +120,8 @@ impl SimulationRun {
             (HarnessPhase::Drain, _) => "drain",
             (HarnessPhase::Copy, _) => "copy of a volume",
             (HarnessPhase::Creation, _) => "creation of a volume",
+            (HarnessPhase::Mount, _) => "mount of a volume",
+            (HarnessPhase::Unmount, _) => "unmount of a volume",
             (HarnessPhase::Renaming, _) => "renaming of a volume",
             (HarnessPhase::Deletion, _) => "deletion of a volume",
             (HarnessPhase::Replacement, _) => "replacement of the buffer",
@@ -130,9 +132,9 @@ impl SimulationRun {
         }
     }
 
-    /// Ends this life of the stack and opens the next one, perhaps with another volume. Up to three power
+    /// Ends this life of the stack and opens the next one, perhaps with other volumes. Up to three power
     /// cuts may hit the recovery.
-    fn reopen(&mut self, end: LifeEnd, mount: NextVolume) -> Result<(), String> {
+    fn reopen(&mut self, end: LifeEnd, mount: NextMounts) -> Result<(), String> {
         self.expect_rescued();
         self.lose_power(end);
         self.probe()?;
@@ -145,9 +147,9 @@ impl SimulationRun {
                 self.faults_for_recovery();
             }
             let errors = self.media.log.errors_made_up();
-            let volume = match mount {
-                NextVolume::Same => self.volumes.mounted(),
-                NextVolume::Any => self.volumes.next_to_mount(&mut self.random),
+            let volumes = match mount {
+                NextMounts::Same => self.volumes.mounted(),
+                NextMounts::Any => self.volumes.next_to_mount(self.options.mounts, &mut self.random),
             };
             if depth <= RECOVERY_DEPTH_MAX && self.random.once_in(4) {
                 let operations = self.random.below(CUT_RECOVERY_WITHIN);
@@ -157,7 +159,7 @@ impl SimulationRun {
                     self.media.power.cut_after(operations)
                 }
             }
-            let opened = self.open_volume(volume);
+            let opened = self.media.open(&volumes);
             let faulty = self.media.log.errors_made_up() > errors;
             self.no_faults();
             match opened {
@@ -176,7 +178,7 @@ impl SimulationRun {
                     }
                     self.stack = Some(stack);
                     self.errors_at_open = errors;
-                    self.adopt_volumes()?;
+                    self.settle_volumes()?;
                     return self.look_at_rescued();
                 }
                 _ if self.media.power.is_lost() => {
@@ -193,16 +195,18 @@ impl SimulationRun {
         unreachable!("a recovery without a power cut returns")
     }
 
-    /// Finds the recovered state in the history. From then on the history has no other state.
+    /// Finds the recovered state of all volumes that the last life had mounted in its history, and goes on with
+    /// the volumes that are mounted now. From then on the history has no other state.
     fn compare(&mut self) -> Result<(), String> {
         self.stack().check()?;
-        let seen = self.stack().look()?;
-        let outstanding = self.take_outstanding();
-        let found = self.oracle.recovered(&seen, &outstanding)?;
+        let seen = self.look_at_mounted()?;
+        self.counts.volumes.crashes_of_several += u64::from(seen.len() > 1);
+        let found = self.oracle.recovered(&seen, &self.clients.outstanding())?;
         self.counts.changes_lost += (found.completed - found.kept) as u64;
-        let words = [found.kept as u64, found.completed as u64, self.stack().fs.newest_lsn().0];
+        let words = [found.kept as u64, found.completed as u64, self.stack().cache.status().applied.0];
         self.media.log.event(|| format!("=== recovered: {found:?}"), &words);
         self.clients = super::client::SimulatedClients::new(self.clients.len());
+        self.adopt_mounts()?;
         let volumes = self.random.below(2) as usize;
         self.look_at_others(volumes)
     }
@@ -239,7 +243,7 @@ impl SimulationRun {
         self.counts.clean_stops += 1;
         self.media.log.event(|| "=== a clean stop".to_owned(), &[]);
         let end = if self.random.once_in(2) { LifeEnd::Kill } else { LifeEnd::PowerCut };
-        self.reopen(end, NextVolume::Any)?;
+        self.reopen(end, NextMounts::Any)?;
         self.compare().map_err(|what| format!("after a clean stop: {what}"))?;
         self.new_life();
         self.change_weather();

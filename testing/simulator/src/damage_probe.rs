@@ -66,14 +66,10 @@ impl SimulationRun {
 
     /// Opens the stack on `media`, and compares the state if that succeeds.
     fn is_right_or_refused(&self, media: &SimulatedMedia, reads: ReadExpectation) -> Result<(), String> {
-        let volume = self.volumes.mounted();
         let Ok(cache) = media.open_cache() else { return Ok(()) };
-        let seen = media.open_fs(cache, volume).and_then(|stack| stack.look());
+        let seen = media.mount_all(cache, &self.volumes.mounted()).and_then(|stack| stack.look());
         match (seen, reads) {
-            (Ok(seen), _) => {
-                let outstanding = self.describe_outstanding();
-                self.oracle.clone().recovered(&seen, &outstanding).map(drop)
-            }
+            (Ok(seen), _) => self.oracle.clone().recovered(&seen, &self.clients.outstanding()).map(drop),
             (Err(_), ReadExpectation::MayFail) => Ok(()),
             (Err(what), ReadExpectation::Succeed) => Err(what),
         }

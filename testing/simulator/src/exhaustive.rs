@@ -16,7 +16,7 @@ use device::SeededRng;
 use fs::{FallocateMode, FileKind, IfExists, SetXattrMode, SizePolicy};
 use sim_disk::DiskFaults;
 use std::sync::Arc;
-use store::VolumeMode;
+use store::{VolumeId, VolumeMode};
 
 /// A step of a program. Names are paths below the root, with at most two parts.
 #[derive(Debug, Clone, Copy)]
@@ -242,7 +242,7 @@ fn perform_all(
     for &step in program {
         perform(run, step)?;
         if schedule == SyncSchedule::SyncEach {
-            run.ask(0, IssueTime::Now, ClientRequest::Sync)?;
+            run.ask(VolumeId::MAIN, 0, IssueTime::Now, ClientRequest::Sync)?;
             run.settle()?;
         }
         if schedule == SyncSchedule::WriteBackEach {
@@ -269,14 +269,14 @@ fn write_all_back(run: &mut SimulationRun) -> Result<(), String> {
 
 fn perform(run: &mut SimulationRun, step: ProgramStep) -> Result<(), String> {
     match step {
-        ProgramStep::Copy => return run.copy_mounted(VolumeMode::Writable),
+        ProgramStep::Copy => return run.copy(VolumeId::MAIN, VolumeMode::Writable),
         ProgramStep::DeleteCopy => return run.delete_newest(),
         _ => {}
     }
     // A step that needs a name which an earlier step removed is skipped.
     let bypasses = run.stack().bypass_scope();
-    if let Some(change) = change(run.oracle.now(), step, bypasses) {
-        run.ask(0, IssueTime::Now, ClientRequest::Change(change))?;
+    if let Some(change) = change(run.oracle.now(VolumeId::MAIN), step, bypasses) {
+        run.ask(VolumeId::MAIN, 0, IssueTime::Now, ClientRequest::Change(change))?;
         run.settle()?;
     }
     Ok(())

@@ -151,7 +151,7 @@ fn print_summary(options: &SimulatorOptions, summary: &RunSummary) {
     let volumes = &counts.volumes;
     println!(
         "  copies of volumes: {}; {} changes meanwhile; volumes created: {}; found after crashes: {}; renamed: {}; \
-         deleted: {}; another one mounted: {}; looked at: {}",
+         deleted: {}; mounted: {}; unmounted: {}; crashes of several mounted ones: {}; looked at: {}",
         volumes.copies,
         volumes.meanwhile,
         volumes.creations,
@@ -159,6 +159,8 @@ fn print_summary(options: &SimulatorOptions, summary: &RunSummary) {
         volumes.renamings,
         volumes.deletions,
         volumes.mounts,
+        volumes.unmounts,
+        volumes.crashes_of_several,
         volumes.looks
     );
     println!(

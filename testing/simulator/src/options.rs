@@ -3,6 +3,9 @@
 use crate::planted_rules::PlantedRule;
 use clap::ValueEnum;
 
+/// The most volumes that are mounted at once.
+pub(crate) const MOUNTS_MAX: u64 = 3;
+
 /// The options of a simulation.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct SimulatorOptions {
@@ -32,6 +35,9 @@ pub(crate) struct SimulatorOptions {
     /// all programs of two operations, and a thousand of three.
     #[arg(long, conflicts_with_all = ["seconds", "seeds", "operations", "crashes", "exhaust", "programs", "faults"])]
     pub(crate) long: bool,
+    /// Mount at most this many volumes at once.
+    #[arg(long, default_value_t = MOUNTS_MAX, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) mounts: u64,
     /// Break one rule, to see the simulator find the bug.
     #[arg(long)]
     pub(crate) plant: Option<PlantedRule>,
@@ -67,6 +73,7 @@ impl SimulatorOptions {
             seconds: None,
             seeds: None,
             long: false,
+            mounts: MOUNTS_MAX,
             plant: None,
             planted: false,
             exhaust: None,
@@ -84,13 +91,16 @@ impl SimulatorOptions {
 
 /// The command line that repeats a run.
 pub(crate) fn repeat_line(options: &SimulatorOptions) -> String {
-    let SimulatorOptions { seed, operations, crashes, faults, full, .. } = options;
+    let SimulatorOptions { seed, operations, crashes, faults, full, mounts, .. } = options;
     let mut line = format!("cargo sim --seed {seed} --operations {operations} --crashes {crashes}");
     if *faults {
         line += " --faults";
     }
     if *full {
         line += " --full";
+    }
+    if *mounts != MOUNTS_MAX {
+        line += &format!(" --mounts {mounts}");
     }
     if let Some(plant) = options.plant.and_then(|plant| plant.to_possible_value()) {
         line += &format!(" --plant {}", plant.get_name());

@@ -1,6 +1,6 @@
-//! Decides whether the state after a crash keeps the promise. The state must be exactly the one after some
-//! prefix of the changes, in the order in which they took effect. That prefix must hold every change that a
-//! completed sync covers.
+//! Decides whether the state after a crash keeps the promise. The state of all mounted volumes together must be
+//! exactly the one after some prefix of the changes, in the order in which they took effect. That prefix must
+//! hold every change that a completed sync covers.
 
 use crate::change::{ChangeErrno, ModelChange};
 use crate::model::{FsModel, ModelBody, ModelId};
@@ -9,16 +9,26 @@ use crash_oracle::{CrashHistory, CrashModel, HistoryMoment, SyncedBytes, WritePa
 use fs::Ino;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use store::VolumeId;
 
-/// The model's history. The run owns it.
+/// The joint history of all mounted volumes. The run owns it.
 #[derive(Clone)]
 pub(crate) struct HistoryOracle {
-    history: CrashHistory<FsModel>,
+    history: CrashHistory<BTreeMap<VolumeId, FsModel>>,
     /// The moments after changes that are not known to be durable with all their bytes, each with the time of
     /// the change's reply.
     answered: VecDeque<(HistoryMoment, Duration)>,
-    /// The history of a copy while it is made. It begins at the request for the copy.
-    copy: Option<Box<HistoryOracle>>,
+    /// A volume, and the history of its copy while the copy is made. It begins at the request for the copy.
+    copy: Option<(VolumeId, CrashHistory<FsModel>)>,
+}
+
+/// The possible states of a volume that is not mounted. More than one state is possible until the first
+/// comparison.
+#[derive(Clone)]
+pub(crate) struct UnmountedStates {
+    history: CrashHistory<FsModel>,
+    /// Changes whose outcome no client was told.
+    outstanding: Vec<ModelChange>,
 }
 
 /// A change that took effect, with its time, and the number of a new inode if the reply told it.
@@ -66,26 +76,27 @@ pub(crate) struct RecoveredPrefix {
 }
 
 impl HistoryOracle {
-    /// The history of an empty, durable file system.
-    pub(crate) fn new() -> HistoryOracle {
-        HistoryOracle::of(FsModel::new())
+    /// The history of one volume, with an empty, durable file system.
+    pub(crate) fn new(volume: VolumeId) -> HistoryOracle {
+        let history = CrashHistory::new(BTreeMap::from([(volume, FsModel::new())]));
+        HistoryOracle { history, answered: VecDeque::new(), copy: None }
     }
 
-    /// A history whose only state is `model`.
-    fn of(model: FsModel) -> HistoryOracle {
-        HistoryOracle { history: CrashHistory::new(model), answered: VecDeque::new(), copy: None }
+    /// The state of a mounted volume after all changes: what running programs see.
+    pub(crate) fn now(&self, volume: VolumeId) -> &FsModel {
+        &self.history.now()[&volume]
     }
 
-    /// The state after all changes: what running programs see.
-    pub(crate) fn now(&self) -> &FsModel {
-        self.history.now()
+    /// The bytes of all regular files in all mounted volumes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.history.now().values().map(FsModel::bytes).sum()
     }
 
-    /// A history whose only state is the present one.
-    pub(crate) fn as_of_now(&self) -> HistoryOracle {
-        let mut now = self.now().clone();
+    /// The present state of a mounted volume, alone or with some of `outstanding`.
+    pub(crate) fn as_of_now(&self, volume: VolumeId, outstanding: Vec<ModelChange>) -> UnmountedStates {
+        let mut now = self.now(volume).clone();
         now.settle_before(None, u64::MAX);
-        HistoryOracle::of(now)
+        UnmountedStates { history: CrashHistory::new(now), outstanding }
     }
 
     /// Allows writes of whole pages to bypass the buffer from now on. All earlier changes must be durable.
@@ -93,32 +104,42 @@ impl HistoryOracle {
         self.history.allow_bypassing();
     }
 
-    /// Begins the history of a copy: changes from now on may be in the copy, too.
-    pub(crate) fn begin_copy(&mut self) {
-        self.copy = Some(Box::new(self.as_of_now()));
+    /// Adds a volume, which is mounted now. Its only possible state is `model`.
+    pub(crate) fn mount(&mut self, volume: VolumeId, model: FsModel) {
+        self.history.add(volume, model);
     }
 
-    /// Ends the history of a copy. Returns it with the number of changes since
-    /// [`begin_copy`](HistoryOracle::begin_copy).
-    pub(crate) fn end_copy(&mut self) -> (HistoryOracle, u64) {
-        let copy = *self.copy.take().expect("a copy was begun");
-        let meanwhile = copy.history.unsynced_changes() as u64;
-        (copy, meanwhile)
+    /// Removes a volume, which is not mounted any more. All of its changes are durable.
+    pub(crate) fn unmount(&mut self, volume: VolumeId) -> UnmountedStates {
+        UnmountedStates::of(self.history.remove(&volume))
     }
 
-    /// Records that `change` took effect at the time `at` and was answered by `answered`. Returns the inode
-    /// that it made. Fails where the model refuses the change.
+    /// Begins the history of a copy: changes of the volume from now on may be in the copy, too.
+    pub(crate) fn begin_copy(&mut self, volume: VolumeId) {
+        self.copy = Some((volume, self.as_of_now(volume, Vec::new()).history));
+    }
+
+    /// Ends the history of a copy, which may also have some of `outstanding`. Returns it with the number of
+    /// changes since [`begin_copy`](HistoryOracle::begin_copy).
+    pub(crate) fn end_copy(&mut self, outstanding: Vec<ModelChange>) -> (UnmountedStates, u64) {
+        let (_, history) = self.copy.take().expect("a copy was begun");
+        let meanwhile = history.unsynced_changes() as u64;
+        (UnmountedStates { history, outstanding }, meanwhile)
+    }
+
+    /// Records that `change` of a mounted volume took effect at the time `at` and was answered by `answered`.
+    /// Returns the inode that it made. Fails where the model refuses the change.
     pub(crate) fn took_effect(
         &mut self,
-        change: ModelChange,
+        (volume, change): (VolumeId, ModelChange),
         ino: Option<Ino>,
         at: Option<i64>,
         answered: Duration,
     ) -> Result<Option<ModelId>, ChangeErrno> {
         let effect = ChangeEffect { change, ino, at };
-        let made = self.history.record(effect.clone())?;
-        if let Some(copy) = &mut self.copy {
-            copy.history.record(effect).expect("a copy accepts what its source did");
+        let made = self.history.record((volume, effect.clone()))?;
+        if let Some((_, copy)) = self.copy.as_mut().filter(|(source, _)| *source == volume) {
+            copy.record(effect).expect("a copy accepts what its source did");
         }
         self.answered.push_back((self.moment(), answered));
         Ok(made)
@@ -130,7 +151,7 @@ impl HistoryOracle {
     }
 
     /// Records that a sync issued at `moment` completed.
-    pub(crate) fn synced(&mut self, moment: HistoryMoment, what: SyncedBytes<ModelId>) {
+    pub(crate) fn synced(&mut self, moment: HistoryMoment, what: SyncedBytes<(VolumeId, Option<ModelId>)>) {
         self.history.synced(moment, what);
     }
 
@@ -143,74 +164,110 @@ impl HistoryOracle {
         }
     }
 
-    /// Finds the prefix whose state is `seen`, and goes on from there. `outstanding` are the changes whose
-    /// outcome no client was told.
+    /// Finds the prefix whose state is `seen` in all volumes, and goes on from there. `outstanding` are the
+    /// changes whose outcome no client was told.
     pub(crate) fn recovered(
         &mut self,
-        seen: &SeenTree,
-        outstanding: &[ModelChange],
+        seen: &BTreeMap<VolumeId, SeenTree>,
+        outstanding: &[(VolumeId, ModelChange)],
     ) -> Result<RecoveredPrefix, String> {
+        assert!(seen.keys().eq(self.history.now().keys()), "every mounted volume is compared");
         let completed = self.history.unsynced_changes();
-        let mut comparison = ModelComparison::new(seen);
-        match self.history.find(|model| comparison.difference(model)) {
+        let mut comparisons: BTreeMap<VolumeId, ModelComparison<'_>> =
+            seen.iter().map(|(&volume, seen)| (volume, ModelComparison::new(seen))).collect();
+        let found = self.history.find(|models| {
+            let pairs = models.iter().zip(comparisons.values_mut());
+            pairs.into_iter().find_map(|((volume, model), comparison)| {
+                Some(format!("volume {volume}: {}", comparison.difference(model)?))
+            })
+        });
+        let (models, kept) = match found {
             Ok(found) => {
-                self.go_on(found.model, &comparison);
-                Ok(RecoveredPrefix { kept: found.kept, completed })
+                let pairs = found.model.into_iter().zip(comparisons.values());
+                (
+                    pairs.map(|((volume, model), comparison)| (volume, comparison.learn(model))).collect(),
+                    found.kept,
+                )
             }
-            Err(mut none) => {
-                none.newest.bypass = self.history.next_write_path();
-                let with_some = with_some_of(&none.newest, outstanding, seen);
-                let (model, comparison) = with_some.ok_or(none.report)?;
-                self.go_on(model, &comparison);
-                Ok(RecoveredPrefix { kept: completed, completed })
+            // Nobody knows the order of outstanding changes in different volumes.
+            Err(none) => {
+                let bypass = self.history.next_write_path();
+                let with_some = none.newest.into_iter().map(|(volume, mut model)| {
+                    let of_volume = outstanding.iter().filter(|(other, _)| *other == volume);
+                    let of_volume: Vec<ModelChange> = of_volume.map(|(_, change)| change.clone()).collect();
+                    model.bypass = bypass;
+                    Some((volume, with_some_of(&model, &of_volume, &seen[&volume])?))
+                });
+                (with_some.collect::<Option<_>>().ok_or(none.report)?, completed)
             }
-        }
-    }
-
-    fn go_on(&mut self, mut model: FsModel, comparison: &ModelComparison<'_>) {
-        model.drop_nameless();
-        for (id, &ino) in &comparison.pairs {
-            let inode = model.inodes.get_mut(id).expect("compared inodes are in the model");
-            inode.ino = Some(ino);
-            inode.times.learn(&comparison.seen.0[&ino].attributes);
-            if let (ModelBody::File(file), SeenBody::File(bytes)) =
-                (&mut inode.body, &comparison.seen.0[&ino].body)
-            {
-                file.found(bytes);
-            }
-        }
-        self.history.restart(model);
+        };
+        self.history.restart(models);
         self.answered.clear();
+        Ok(RecoveredPrefix { kept, completed })
     }
 }
 
-/// Finds a model in which some of `outstanding` took effect, in some order, and that equals `seen`. Tries one
-/// order only of two successive writes that do not overlap.
-fn with_some_of<'a>(
-    model: &FsModel,
-    outstanding: &[ModelChange],
-    seen: &'a SeenTree,
-) -> Option<(FsModel, ModelComparison<'a>)> {
+impl UnmountedStates {
+    /// The only possible state is `model`.
+    fn of(model: FsModel) -> UnmountedStates {
+        UnmountedStates { history: CrashHistory::new(model), outstanding: Vec::new() }
+    }
+
+    /// An empty file system.
+    pub(crate) fn empty() -> UnmountedStates {
+        UnmountedStates::of(FsModel::new())
+    }
+
+    /// Whether only one state is possible.
+    pub(crate) fn is_known(&self) -> bool {
+        self.history.unsynced_changes() == 0 && self.outstanding.is_empty()
+    }
+
+    /// Finds the state that is `seen`. From then on no other state is possible.
+    pub(crate) fn compare(&mut self, seen: &SeenTree) -> Result<RecoveredPrefix, String> {
+        let completed = self.history.unsynced_changes();
+        let mut comparison = ModelComparison::new(seen);
+        let (model, kept) = match self.history.find(|model| comparison.difference(model)) {
+            Ok(found) => (comparison.learn(found.model), found.kept),
+            Err(mut none) => {
+                none.newest.bypass = self.history.next_write_path();
+                (with_some_of(&none.newest, &self.outstanding, seen).ok_or(none.report)?, completed)
+            }
+        };
+        self.history.restart(model);
+        self.outstanding.clear();
+        Ok(RecoveredPrefix { kept, completed })
+    }
+
+    /// The state that the last comparison found.
+    pub(crate) fn into_model(self) -> FsModel {
+        self.history.now().clone()
+    }
+}
+
+/// Finds a model in which none or some of `outstanding` took effect, in some order, and that equals `seen`.
+/// Tries one order only of two successive writes that do not overlap.
+fn with_some_of(model: &FsModel, outstanding: &[ModelChange], seen: &SeenTree) -> Option<FsModel> {
     let all: Vec<(usize, &ModelChange)> = outstanding.iter().enumerate().collect();
     with_some_after(model, None, &all, seen)
 }
 
-fn with_some_after<'a>(
+fn with_some_after(
     model: &FsModel,
     last: Option<(usize, &ModelChange)>,
     left: &[(usize, &ModelChange)],
-    seen: &'a SeenTree,
-) -> Option<(FsModel, ModelComparison<'a>)> {
+    seen: &SeenTree,
+) -> Option<FsModel> {
+    let mut comparison = ModelComparison::new(seen);
+    if comparison.difference(model).is_none() {
+        return Some(comparison.learn(model.clone()));
+    }
     left.iter().find_map(|&(number, change)| {
         if last.is_some_and(|(before, last)| number < before && last.is_write_apart_from(change)) {
             return None;
         }
         let mut with = model.clone();
         with.make(change, None).ok()?;
-        let mut comparison = ModelComparison::new(seen);
-        if comparison.difference(&with).is_none() {
-            return Some((with, comparison));
-        }
         let rest: Vec<_> = left.iter().filter(|(other, _)| *other != number).copied().collect();
         with_some_after(&with, Some((number, change)), &rest, seen)
     })
@@ -228,6 +285,21 @@ struct ModelComparison<'a> {
 impl<'a> ModelComparison<'a> {
     fn new(seen: &'a SeenTree) -> ModelComparison<'a> {
         ModelComparison { seen, pairs: BTreeMap::new(), compared: BTreeMap::new() }
+    }
+
+    /// Takes what was seen over into the model of the newest comparison, which found no difference.
+    fn learn(&self, mut model: FsModel) -> FsModel {
+        model.drop_nameless();
+        for (id, &ino) in &self.pairs {
+            let inode = model.inodes.get_mut(id).expect("compared inodes are in the model");
+            inode.ino = Some(ino);
+            inode.times.learn(&self.seen.0[&ino].attributes);
+            if let (ModelBody::File(file), SeenBody::File(bytes)) = (&mut inode.body, &self.seen.0[&ino].body)
+            {
+                file.found(bytes);
+            }
+        }
+        model
     }
 
     /// Describes the first difference.
@@ -365,7 +437,7 @@ mod tests {
     }
 
     /// A root with one file.
-    fn seen(name: &[u8], content: &[u8]) -> SeenTree {
+    fn seen(name: &[u8], content: &[u8]) -> BTreeMap<VolumeId, SeenTree> {
         let file = Ino(7);
         let root = SeenInode {
             attributes: attributes(Ino::ROOT, FileKind::Directory, 0),
@@ -377,7 +449,7 @@ mod tests {
             body: SeenBody::File(content.to_vec()),
             xattrs: BTreeMap::new(),
         };
-        SeenTree(BTreeMap::from([(Ino::ROOT, root), (file, inode)]))
+        BTreeMap::from([(VolumeId::MAIN, SeenTree(BTreeMap::from([(Ino::ROOT, root), (file, inode)])))])
     }
 
     fn write(file: ModelId, offset: u64, byte: u8) -> ModelChange {
@@ -386,7 +458,7 @@ mod tests {
 
     /// An oracle that saw a file made and synced, then two bytes written to it.
     fn history() -> (HistoryOracle, ModelId) {
-        let mut oracle = HistoryOracle::new();
+        let mut oracle = HistoryOracle::new(VolumeId::MAIN);
         let make = ModelChange::Make {
             parent: ModelId::ROOT,
             name: b"a".to_vec(),
@@ -394,12 +466,12 @@ mod tests {
             mode: 0o600,
         };
         let file = oracle
-            .took_effect(make, Some(Ino(7)), None, Duration::ZERO)
+            .took_effect((VolumeId::MAIN, make), Some(Ino(7)), None, Duration::ZERO)
             .expect("legal")
             .expect("a file is made");
         oracle.synced(oracle.moment(), SyncedBytes::All);
-        oracle.took_effect(write(file, 0, 1), None, None, Duration::ZERO).expect("legal");
-        oracle.took_effect(write(file, 1, 2), None, None, Duration::ZERO).expect("legal");
+        oracle.took_effect((VolumeId::MAIN, write(file, 0, 1)), None, None, Duration::ZERO).expect("legal");
+        oracle.took_effect((VolumeId::MAIN, write(file, 1, 2)), None, None, Duration::ZERO).expect("legal");
         (oracle, file)
     }
 
@@ -419,7 +491,7 @@ mod tests {
     fn an_outstanding_change_may_be_there_or_not() {
         for (content, legal) in [(&[1u8, 2] as &[u8], true), (&[1, 2, 3], true), (&[1, 0, 3], false)] {
             let (mut oracle, file) = history();
-            let found = oracle.recovered(&seen(b"a", content), &[write(file, 2, 3)]);
+            let found = oracle.recovered(&seen(b"a", content), &[(VolumeId::MAIN, write(file, 2, 3))]);
             assert_eq!(found.is_ok(), legal, "{content:?}");
         }
     }

@@ -119,6 +119,8 @@ pub(crate) enum PlantedRule {
     VolumeNumberUsedAgain,
     /// The cache applies a change of a read-only volume.
     ReadOnlyVolumeChanged,
+    /// Recovery leaves out one volume's newest changes, and applies another volume's.
+    VolumesOfTwoMoments,
     /// The file system does not undo a failed transaction in memory.
     NotUndone,
 }
@@ -200,6 +202,7 @@ impl PlantedRule {
             PlantedRule::OverdueNotLogged => Some(cache::CacheBug::OverdueNotLogged),
             PlantedRule::EndWithoutCommit => Some(cache::CacheBug::EndWithoutCommit),
             PlantedRule::ReadOnlyVolumeChanged => Some(cache::CacheBug::ReadOnlyVolumeChanged),
+            PlantedRule::VolumesOfTwoMoments => Some(cache::CacheBug::VolumesOfTwoMoments),
             _ => None,
         }
     }

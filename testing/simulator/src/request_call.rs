@@ -2,7 +2,7 @@
 
 use crate::change::ModelChange;
 use crate::model::{CALLER, FsModel, ModelId};
-use crate::stack::SimulatedStack;
+use cache::Cache;
 use crash_oracle::HistoryMoment;
 use device::Clock;
 use fs::{FileAttributes, Fs, FsCompletion, FsError, Ino, SeekWhence, SetAttributes, SetTime};
@@ -70,7 +70,7 @@ pub(crate) struct RequestCall<'a> {
     pub(crate) arrivals: &'a ReplyInbox,
     pub(crate) ticket: RequestNumber,
     pub(crate) clock: &'a Arc<dyn Clock>,
-    pub(crate) stack: &'a SimulatedStack,
+    pub(crate) cache: &'a Arc<Cache>,
 }
 
 /// A request, ready to be issued at any moment.
@@ -79,7 +79,7 @@ pub(crate) type PreparedRequest = Box<dyn FnOnce(&Fs) + Send>;
 impl RequestCall<'_> {
     fn done<T: 'static>(&self, reply: fn(T) -> FsReply) -> FsCompletion<T> {
         let (arrivals, ticket, clock) = (self.arrivals.clone(), self.ticket, self.clock.clone());
-        let (store, cache) = (self.stack.cache.store().clone(), Arc::downgrade(&self.stack.cache));
+        let (store, cache) = (self.cache.store().clone(), Arc::downgrade(self.cache));
         Box::new(move |result| {
             let (at, reservable) =
                 (clock.wall_nanos(), store.space().now().reservable / RESERVED_BLOCKS_PER_PAGE);

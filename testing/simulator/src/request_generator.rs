@@ -183,10 +183,11 @@ impl RequestGenerator {
         self.freeing > 0
     }
 
-    /// Draws the next request of a client that holds `handles`.
-    pub(crate) fn next(&mut self, model: &FsModel, handles: &[ModelId]) -> ClientRequest {
+    /// Draws the next request of a client that holds `handles`, in a volume whose state is `model`. All mounted
+    /// volumes have `bytes` bytes.
+    pub(crate) fn next(&mut self, model: &FsModel, bytes: u64, handles: &[ModelId]) -> ClientRequest {
         self.freeing = self.freeing.saturating_sub(1);
-        if self.freeing > 0 || model.bytes() > self.bytes_max() {
+        if self.freeing > 0 || bytes > self.bytes_max() {
             return self.give_back(model);
         }
         let RequestWeights { writes, sizes, names, reads, syncs, .. } = self.mood;

@@ -14,6 +14,7 @@ use sim_disk::SimDisk;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use store::VolumeId;
 
 /// Enough clients for requests to meet, and few enough that most histories are short.
 const CLIENTS: [usize; 4] = [1, 4, 4, 12];
@@ -77,10 +78,14 @@ pub(crate) enum HarnessPhase {
     Request,
     Work(BackgroundTask),
     Drain,
-    /// The copy of the mounted volume.
+    /// The copy of a volume.
     Copy,
     /// The creation of an empty volume.
     Creation,
+    /// The mount of a volume beside others.
+    Mount,
+    /// The unmount of one of several volumes.
+    Unmount,
     /// The renaming of a volume that is not mounted.
     Renaming,
     /// The deletion of a volume that is not mounted.
@@ -129,8 +134,8 @@ pub(crate) struct SimulationRun {
     pub(crate) errors_at_open: u64,
     /// The store as it was at an earlier start.
     pub(crate) older_store: Option<Arc<SimDisk>>,
-    /// The volume that the previous life may have rescued from its failed buffer.
-    pub(crate) rescued: Option<ExpectedRescue>,
+    /// The volumes that the previous life may have rescued from its failed buffer.
+    pub(crate) rescued: Vec<ExpectedRescue>,
     pub(crate) weather: SwarmWeights,
     pub(crate) turns_without_reply: u32,
     /// Steps of the committer that found work since one found none.
@@ -143,7 +148,13 @@ impl SimulationRun {
         let mut random = SeededRng::new(options.seed);
         let media = SimulatedMedia::new(random.next_u64(), options);
         media.format()?;
-        SimulationRun::open(options, random, media, SimulatedVolumes::new(), HistoryOracle::new())
+        SimulationRun::open(
+            options,
+            random,
+            media,
+            SimulatedVolumes::new(),
+            HistoryOracle::new(VolumeId::MAIN),
+        )
     }
 
     /// A run that begins with the durable state of this one.
@@ -161,7 +172,7 @@ impl SimulationRun {
         volumes: SimulatedVolumes,
         oracle: HistoryOracle,
     ) -> Result<SimulationRun, String> {
-        let stack = media.open(volumes.mounted())?;
+        let stack = media.open(&volumes.mounted())?;
         let mut run = SimulationRun {
             options: options.clone(),
             workload: RequestGenerator::new(random.next_u64(), WorkloadProfile::of(options)),
@@ -175,7 +186,7 @@ impl SimulationRun {
             phase: HarnessPhase::Request,
             errors_at_open: 0,
             older_store: None,
-            rescued: None,
+            rescued: Vec::new(),
             turns_without_reply: 0,
             commits_at_once: 0,
             started: Instant::now(),

@@ -13,7 +13,7 @@ use device::{Clock, Device, SeededRng, StoreId};
 use fs::{FileAttributes, FileKind, Fs, Ino};
 use request::{LendingLevel, Origin, RequestClass};
 use sim_disk::{DiskFaults, DroppedWrites, PowerSupply, SimClock, SimDisk};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -265,11 +265,25 @@ impl SimulatedMedia {
         Ok(Arc::new(cache))
     }
 
-    /// Opens a volume on the media.
-    pub(crate) fn open(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
-        let cache = self.open_cache()?;
-        delete_rescued(&cache);
-        self.open_fs(cache, volume)
+    /// Opens the cache on the media and mounts volumes, except for those that the store does not have.
+    pub(crate) fn open(&self, volumes: &BTreeSet<VolumeId>) -> Result<SimulatedStack, String> {
+        self.mount_all(self.open_cache()?, volumes)
+    }
+
+    /// Mounts volumes above a cache, except for those that its store does not have.
+    pub(crate) fn mount_all(
+        &self,
+        cache: Arc<Cache>,
+        volumes: &BTreeSet<VolumeId>,
+    ) -> Result<SimulatedStack, String> {
+        let mut mounts = BTreeMap::new();
+        for (volume, _) in cache.store().volumes().all() {
+            if volumes.contains(&volume) {
+                mounts.insert(volume, self.mount(&cache, volume)?);
+            }
+        }
+        end_lost(&cache, &self.clock())?;
+        Ok(SimulatedStack { cache, mounts })
     }
 
     /// Whether the store on the disks has a volume.
@@ -280,22 +294,31 @@ impl SimulatedMedia {
     }
 
     /// Opens a volume on copies of the disks. Writes nothing to the media.
-    pub(crate) fn open_to_look(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
+    pub(crate) fn open_to_look(&self, volume: VolumeId) -> Result<MountedVolume, String> {
         let power = PowerSupply::new();
         let store = Store::open(sound(&self.store, &power));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
         let buffer = sound(&self.buffer, &power);
         let cache = Cache::open(Arc::new(store), buffer, self.clock.clone(), self.settings.clone());
-        self.open_fs(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume)
+        self.mount_alone(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume)
     }
 
-    /// Opens the file system of one volume above a cache.
-    pub(crate) fn open_fs(&self, cache: Arc<Cache>, volume: VolumeId) -> Result<SimulatedStack, String> {
+    /// Mounts the only volume above a cache that has just begun.
+    pub(crate) fn mount_alone(&self, cache: Arc<Cache>, volume: VolumeId) -> Result<MountedVolume, String> {
+        let mounted = self.mount(&cache, volume)?;
+        end_lost(&cache, &self.clock())?;
+        Ok(mounted)
+    }
+
+    /// Opens the file system of a volume above a cache.
+    pub(crate) fn mount(&self, cache: &Arc<Cache>, volume: VolumeId) -> Result<MountedVolume, String> {
         let fs = Fs::open(cache.clone(), volume, self.clock.clone());
-        let fs = fs.map_err(|error| format!("Fs::open: {error}"))?;
-        let clock: Arc<dyn Clock> = self.clock.clone();
-        end_lost(&cache, &clock)?;
-        Ok(SimulatedStack { clock: self.clock.clone(), fs: Arc::new(fs), cache, volume })
+        let fs = fs.map_err(|error| format!("Fs::open: volume {volume}: {error}"))?;
+        Ok(MountedVolume { clock: self.clock.clone(), fs, cache: cache.clone() })
+    }
+
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
     }
 }
 
@@ -376,13 +399,17 @@ impl RandomPick for SeededRng {
     }
 }
 
-/// An open file system and the layers below it.
+/// A cache, and the volumes that are mounted above it.
 pub(crate) struct SimulatedStack {
-    clock: Arc<SimClock>,
-    pub(crate) fs: Arc<Fs>,
     pub(crate) cache: Arc<Cache>,
-    /// The mounted volume.
-    pub(crate) volume: VolumeId,
+    pub(crate) mounts: BTreeMap<VolumeId, MountedVolume>,
+}
+
+/// The open file system of one volume.
+pub(crate) struct MountedVolume {
+    clock: Arc<SimClock>,
+    pub(crate) fs: Fs,
+    cache: Arc<Cache>,
 }
 
 /// Everything that programs can see of a file system.
@@ -401,22 +428,44 @@ pub(crate) enum SeenBody {
     Node(u32),
 }
 
+/// Runs the self-checks of the store and of file systems above it. Returns their findings as an error.
+fn check<'a>(cache: &Cache, mounts: impl Iterator<Item = &'a MountedVolume>) -> Result<(), String> {
+    let mut findings = Vec::new();
+    mounts.for_each(|one| one.fs.check(&mut |finding| findings.push(format!("fs: {finding:?}"))));
+    cache.store().maintenance().check(&mut |finding| findings.push(format!("store: {finding}")));
+    if findings.is_empty() { Ok(()) } else { Err(format!("the check finds:\n  {}", findings.join("\n  "))) }
+}
+
 impl SimulatedStack {
+    /// The mount of a volume.
+    pub(crate) fn mount(&self, volume: VolumeId) -> &MountedVolume {
+        &self.mounts[&volume]
+    }
+
     /// Runs the self-checks of the crates. Returns their findings as an error.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let mut findings = Vec::new();
-        self.fs.check(&mut |finding| findings.push(format!("fs: {finding:?}")));
-        self.cache.store().maintenance().check(&mut |finding| findings.push(format!("store: {finding}")));
-        if findings.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("the check finds:\n  {}", findings.join("\n  ")))
-        }
+        check(&self.cache, self.mounts.values())
     }
 
     /// What bypasses the buffer now.
     pub(crate) fn bypass_scope(&self) -> BypassScope {
         bypass_scope(self.cache.bypass_after(), self.cache.follows_classes())
+    }
+
+    /// [Looks](MountedVolume::look) at every mounted volume.
+    pub(crate) fn look(&self) -> Result<BTreeMap<VolumeId, SeenTree>, String> {
+        let look = |(&volume, mounted): (_, &MountedVolume)| match mounted.look() {
+            Ok(seen) => Ok((volume, seen)),
+            Err(what) => Err(format!("volume {volume}: {what}")),
+        };
+        self.mounts.iter().map(look).collect()
+    }
+}
+
+impl MountedVolume {
+    /// Runs the self-checks of the crates. Returns their findings as an error.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        check(&self.cache, std::iter::once(self))
     }
 
     /// Walks the whole tree and reads every byte.

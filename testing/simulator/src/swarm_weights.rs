@@ -34,8 +34,8 @@ impl SwarmWeights {
         let mut weight = || random.pick(&[0, 1, 4, 16]);
         let tasks = [weight(), weight(), weight(), weight() / 2];
         let time = weight() / 4;
-        // Rare, because each operation on volumes writes everything back. Half of the lives have none.
-        let volumes = random.pick(&[0, 0, 1, 2]);
+        // Rare, because many operations on volumes write everything back. Half of the lives have none.
+        let volumes = random.pick(&[0, 0, 1, 3]);
         let crowd = random.pick(&[0, 4, 16]);
         // The largest value is longer than a commit interval.
         let slow = random.pick(&[0, 0, 0, 100_000, 50_000_000, 3_000_000_000]);

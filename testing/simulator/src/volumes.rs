@@ -1,24 +1,24 @@
-//! The volumes beside the mounted one. Empty volumes and copies are made, compared, renamed, mounted and deleted,
-//! with a crash at any moment.
+//! The volumes of the store. Empty volumes and copies are made, compared, renamed, mounted and deleted, with a
+//! crash at any moment.
 //!
 //! The expected states of a copy are a history of their own (`oracle.rs`): the state at the request for the
 //! copy, and the changes that took effect during the call. The first comparison decides which of these states
 //! the copy has. Later comparisons must find the same.
 
-use crate::change::ModelChange;
-use crate::client::{IssueTime, SimulatedClients};
-use crate::oracle::HistoryOracle;
+use crate::client::IssueTime;
+use crate::oracle::UnmountedStates;
+use crate::request_generator::ClientRequest;
 use crate::run_state::{HarnessPhase, SimulationRun};
-use crate::stack::{RandomPick, SimulatedStack, is_rescued};
+use crate::stack::{RandomPick, SeenTree, is_rescued};
 use cache::{BackgroundTask, Cache, CacheError, ObjectChange, TransactionCost};
 use crash_oracle::SyncedBytes;
 use device::SeededRng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use store::RESERVED_BLOCKS_PER_PAGE;
 use store::{MAIN_VOLUME_NAME, NewVolume, Store, StoreError, VolumeId, VolumeMode};
 
-/// The most volumes beside the mounted one. They are few, so that their data alone does not fill the smallest
+/// The most volumes that are not mounted. They are few, so that their data alone does not fill the smallest
 /// stores.
 const OTHERS_MAX: usize = 4;
 /// A request that arrives while a copy is made does so within this many beginnings and ends of device
@@ -29,15 +29,13 @@ const REFUSED_ONE_IN: u64 = 12;
 /// Pages that one request may dirty while a copy is made, including nodes.
 const INTRUDER_PAGES: u64 = 32;
 
-/// Every volume of the store. The oracle of the run belongs to the mounted one.
+/// Every volume of the store.
 #[derive(Clone)]
 pub(crate) struct SimulatedVolumes {
-    mounted: VolumeId,
-    mounted_name: String,
+    /// The names of the mounted volumes. The oracle of the run has their history.
+    mounted: BTreeMap<VolumeId, String>,
     others: BTreeMap<VolumeId, UnmountedVolume>,
     pending: PendingVolumeChange,
-    /// Changes that the last mount of the now mounted volume left undecided.
-    outstanding: Vec<ModelChange>,
     names: u64,
 }
 
@@ -46,9 +44,7 @@ pub(crate) struct SimulatedVolumes {
 struct UnmountedVolume {
     name: String,
     mode: VolumeMode,
-    oracle: HistoryOracle,
-    /// Changes whose outcome no client was told.
-    outstanding: Vec<ModelChange>,
+    states: UnmountedStates,
     kind: VolumeOrigin,
 }
 
@@ -80,8 +76,12 @@ pub(crate) struct VolumeCounts {
     pub(crate) creations: u64,
     pub(crate) renamings: u64,
     pub(crate) deletions: u64,
-    /// Times that a volume other than the one before was mounted.
+    /// Mounts of volumes that were not mounted before.
     pub(crate) mounts: u64,
+    /// Unmounts of one of several volumes.
+    pub(crate) unmounts: u64,
+    /// Crashes of several mounted volumes.
+    pub(crate) crashes_of_several: u64,
     /// Comparisons of volumes that were not mounted.
     pub(crate) looks: u64,
     /// Changes that took effect while a copy was made.
@@ -98,6 +98,8 @@ impl VolumeCounts {
         self.renamings += other.renamings;
         self.deletions += other.deletions;
         self.mounts += other.mounts;
+        self.unmounts += other.unmounts;
+        self.crashes_of_several += other.crashes_of_several;
         self.looks += other.looks;
         self.meanwhile += other.meanwhile;
         self.found += other.found;
@@ -107,29 +109,41 @@ impl VolumeCounts {
 impl SimulatedVolumes {
     pub(crate) fn new() -> SimulatedVolumes {
         SimulatedVolumes {
-            mounted: VolumeId::MAIN,
-            mounted_name: MAIN_VOLUME_NAME.to_owned(),
+            mounted: BTreeMap::from([(VolumeId::MAIN, MAIN_VOLUME_NAME.to_owned())]),
             others: BTreeMap::new(),
             pending: PendingVolumeChange::Nothing,
-            outstanding: Vec::new(),
             names: 0,
         }
     }
 
-    pub(crate) fn mounted(&self) -> VolumeId {
-        self.mounted
+    pub(crate) fn mounted(&self) -> BTreeSet<VolumeId> {
+        self.mounted.keys().copied().collect()
     }
 
-    /// Draws the volume to mount next: mostly the same again.
-    pub(crate) fn next_to_mount(&self, random: &mut SeededRng) -> VolumeId {
-        if self.others.is_empty() || !random.once_in(5) {
-            return self.mounted;
+    /// Draws a mounted volume.
+    pub(crate) fn some_mounted(&self, random: &mut SeededRng) -> VolumeId {
+        let mounted: Vec<VolumeId> = self.mounted.keys().copied().collect();
+        random.pick(&mounted)
+    }
+
+    /// Draws the volumes to mount next, at most `max`: mostly the same again, and others beside them.
+    pub(crate) fn next_to_mount(&self, max: u64, random: &mut SeededRng) -> BTreeSet<VolumeId> {
+        let mut next = self.mounted();
+        if random.once_in(5) {
+            next.remove(&self.some_mounted(random));
         }
-        self.some_other(random, |id, other| {
-            other.mode == VolumeMode::Writable
-                && !matches!(self.pending, PendingVolumeChange::Deletion(gone) if gone == id)
-        })
-        .unwrap_or(self.mounted)
+        while (next.len() as u64) < max && (next.is_empty() || random.once_in(2)) {
+            match self.some_other(random, |id, other| !next.contains(&id) && self.may_mount(id, other)) {
+                Some(other) => drop(next.insert(other)),
+                None => break,
+            }
+        }
+        if next.is_empty() { self.mounted() } else { next }
+    }
+
+    fn may_mount(&self, id: VolumeId, other: &UnmountedVolume) -> bool {
+        let may_be_gone = matches!(self.pending, PendingVolumeChange::Deletion(gone) if gone == id);
+        other.mode == VolumeMode::Writable && !may_be_gone
     }
 
     fn epochs(&self) -> Vec<VolumeId> {
@@ -183,7 +197,8 @@ impl SimulatedVolumes {
         }
         let mut expected: BTreeMap<VolumeId, (&str, VolumeMode)> =
             self.others.iter().map(|(&id, other)| (id, (other.name.as_str(), other.mode))).collect();
-        expected.insert(self.mounted, (&self.mounted_name, VolumeMode::Writable));
+        let mounted = self.mounted.iter().map(|(&id, name)| (id, (name.as_str(), VolumeMode::Writable)));
+        expected.extend(mounted);
         let found: BTreeMap<VolumeId, (&str, VolumeMode)> =
             found.iter().map(|volume| (volume.id, (volume.name.as_str(), volume.mode))).collect();
         if found == expected {
@@ -227,22 +242,25 @@ impl SimulationRun {
             return self.grow_in_use();
         }
         let full = self.workload.wants_space();
-        match self.random.below(10) {
+        match self.random.below(16) {
             _ if self.random.once_in(REFUSED_ONE_IN) => self.ask_for_the_impossible(),
-            0..=4 if !full && self.volumes.others.len() < OTHERS_MAX => {
-                if self.random.once_in(5) {
+            0..=5 if !full && self.volumes.others.len() < OTHERS_MAX => {
+                if self.random.once_in(3) {
                     self.arm_for_volumes();
                     return self.create();
                 }
                 let mode = if self.random.once_in(4) { VolumeMode::ReadOnly } else { VolumeMode::Writable };
                 self.let_somebody_in()?;
                 self.arm_for_volumes();
-                self.copy_mounted(mode)
+                let from = self.some_source();
+                self.copy(from, mode)
             }
-            5 => self.look_at_others(1),
+            6 => self.look_at_others(1),
+            7..=9 => self.mount_another(),
+            10..=11 => self.unmount_one(),
             chosen => match self.volumes.some_other(&mut self.random, |_, _| true) {
                 // An epoch is known by its name.
-                Some(volume) if chosen == 6 && !self.is_epoch(volume) => {
+                Some(volume) if chosen == 12 && !self.is_epoch(volume) => {
                     self.arm_for_volumes();
                     self.rename(volume)
                 }
@@ -269,8 +287,7 @@ impl SimulationRun {
         let new = UnmountedVolume {
             name,
             mode: VolumeMode::Writable,
-            oracle: HistoryOracle::new(),
-            outstanding: Vec::new(),
+            states: UnmountedStates::empty(),
             kind: VolumeOrigin::Kept,
         };
         match outcome {
@@ -278,7 +295,7 @@ impl SimulationRun {
             Ok(volume) => {
                 self.counts.volumes.creations += 1;
                 match self.volumes.others.insert(volume, new) {
-                    None if volume != self.volumes.mounted => Ok(()),
+                    None if !self.volumes.mounted.contains_key(&volume) => Ok(()),
                     _ => Err(format!("a new volume gets the number {volume}, which another has")),
                 }
             }
@@ -339,37 +356,51 @@ impl SimulationRun {
         }
     }
 
-    /// Makes a copy of the mounted volume, while clients and background work go on.
-    pub(crate) fn copy_mounted(&mut self, mode: VolumeMode) -> Result<(), String> {
+    /// Draws a volume to copy: mostly a mounted one, at times another whose state is known.
+    fn some_source(&mut self) -> VolumeId {
+        let is_known = |other: &UnmountedVolume| other.kind == VolumeOrigin::Kept && other.states.is_known();
+        if self.random.once_in(4)
+            && let Some(unmounted) = self.volumes.some_other(&mut self.random, |_, other| is_known(other))
+        {
+            return unmounted;
+        }
+        self.volumes.some_mounted(&mut self.random)
+    }
+
+    /// Makes a copy of the volume `from`, while clients and background work go on.
+    pub(crate) fn copy(&mut self, from: VolumeId, mode: VolumeMode) -> Result<(), String> {
         if !matches!(self.volumes.pending, PendingVolumeChange::Nothing) {
             return Ok(());
         }
         self.phase = HarnessPhase::Copy;
         self.volumes.names += 1;
         let name = format!("copy-{}", self.volumes.names);
-        self.media.log.event(|| format!("{}: {mode:?} {name}", self.counts.operations), &[mode as u64]);
+        self.media
+            .log
+            .event(|| format!("{}: {mode:?} {name} of {from}", self.counts.operations), &[mode as u64]);
         let moment = self.oracle.moment();
-        self.oracle.begin_copy();
+        let unmounted = self.volumes.others.get(&from).map(|other| other.states.clone());
+        if unmounted.is_none() {
+            self.oracle.begin_copy(from);
+        }
         let dirty = self.stack().cache.status().dirty_pages;
-        let outcome = self
-            .stack()
-            .cache
-            .clone_volume(self.volumes.mounted, &NewVolume { name: &name, mode, created: 1 });
+        let outcome = self.stack().cache.clone_volume(from, &NewVolume { name: &name, mode, created: 1 });
         let reservable = ReservableBlocks::of(self.stack().cache.store_without_spare());
         self.deliver()?;
-        let (oracle, meanwhile) = self.oracle.end_copy();
-        self.counts.volumes.meanwhile += meanwhile;
         let heard = outcome.is_ok() && !self.media.power.is_lost();
-        let outstanding = if heard { Vec::new() } else { self.clients.outstanding() };
+        let outstanding = if heard { Vec::new() } else { self.clients.outstanding_in(from) };
+        let (states, meanwhile) =
+            unmounted.map_or_else(|| self.oracle.end_copy(outstanding), |states| (states, 0));
+        self.counts.volumes.meanwhile += meanwhile;
         let is_epoch = mode == VolumeMode::ReadOnly && self.random.once_in(2);
         let kind = if is_epoch { VolumeOrigin::Epoch } else { VolumeOrigin::Kept };
-        let copy = UnmountedVolume { name, mode, oracle, outstanding, kind };
+        let copy = UnmountedVolume { name, mode, states, kind };
         match outcome {
             Ok(_) if self.media.power.is_lost() => {
                 self.nobody_heard(PendingVolumeChange::New(Box::new(copy)))
             }
             Ok(volume) => {
-                self.oracle.synced(moment, SyncedBytes::All);
+                self.oracle.synced(moment, SyncedBytes::File((from, None)));
                 self.volumes.others.insert(volume, copy);
                 self.stack().cache.set_expendable_volumes(self.volumes.epochs());
                 self.counts.volumes.copies += 1;
@@ -409,7 +440,7 @@ impl SimulationRun {
         }
     }
 
-    /// Deletes all volumes but the mounted one at the end of a run. All dirty data must then be written back.
+    /// Deletes all volumes but the mounted ones at the end of a run. All dirty data must then be written back.
     pub(crate) fn delete_all_others(&mut self) -> Result<(), String> {
         self.notice_epochs_given_up();
         let is_there = |(_, other): &(&VolumeId, &UnmountedVolume)| other.kind != VolumeOrigin::EpochGivenUp;
@@ -487,13 +518,13 @@ impl SimulationRun {
         Ok(())
     }
 
-    /// Makes requests that must be refused: a copy with a taken name, a new name and a deletion of the mounted
+    /// Makes requests that must be refused: a copy with a taken name, a new name and a deletion of a mounted
     /// volume, a deletion of an absent one, and a change of a read-only one.
     fn ask_for_the_impossible(&mut self) -> Result<(), String> {
         self.phase = HarnessPhase::Deletion;
-        let (mounted, taken) = (self.volumes.mounted, self.volumes.mounted_name.clone());
+        let mounted = self.volumes.some_mounted(&mut self.random);
         let mut there = self.volumes.others.values().filter(|other| other.kind != VolumeOrigin::EpochGivenUp);
-        let taken = there.next().map_or(taken, |other| other.name.clone());
+        let taken = there.next().map_or(&self.volumes.mounted[&mounted], |other| &other.name).clone();
         let cache = &self.stack().cache;
         let new = NewVolume { name: &taken, mode: VolumeMode::Writable, created: 1 };
         let nobody = VolumeId(u32::MAX);
@@ -505,13 +536,10 @@ impl SimulationRun {
                 ),
                 "a second",
             ),
-            (
-                matches!(cache.delete_volume(mounted), Err(CacheError::InUse { .. })),
-                "deletion of the mounted",
-            ),
+            (matches!(cache.delete_volume(mounted), Err(CacheError::InUse { .. })), "deletion of a mounted"),
             (
                 matches!(cache.rename_volume(mounted, "other"), Err(CacheError::InUse { .. })),
-                "a new name of the mounted",
+                "a new name of a mounted",
             ),
         ];
         let volumes = cache.store().volumes().all();
@@ -538,53 +566,117 @@ impl SimulationRun {
         }
     }
 
-    /// Opens one volume on the media, or the volume that was mounted if this one does not exist.
-    pub(crate) fn open_volume(&self, volume: VolumeId) -> Result<SimulatedStack, String> {
-        let cache = self.media.open_cache()?;
-        if cache.store().volumes().all().iter().any(|&(id, _)| id == volume) {
-            self.media.open_fs(cache, volume)
-        } else {
-            self.media.open_fs(cache, self.volumes.mounted)
-        }
-    }
-
-    /// Decides undecided operations after an open, and goes on with the volume that is mounted now.
-    pub(crate) fn adopt_volumes(&mut self) -> Result<(), String> {
+    /// Decides undecided operations after an open.
+    pub(crate) fn settle_volumes(&mut self) -> Result<(), String> {
         let cache = self.stack().cache.clone();
         self.volumes.settle(&cache, &mut self.counts.volumes)?;
         cache.set_expendable_volumes(self.volumes.epochs());
-        let now = self.stack().volume;
-        if now == self.volumes.mounted {
-            return Ok(());
-        }
-        let next = self.volumes.others.remove(&now).ok_or_else(|| format!("volume {now} is mounted"))?;
-        self.media.log.event(|| format!("=== {} is mounted", next.name), &[now.0.into()]);
-        self.counts.volumes.mounts += 1;
-        let mut outstanding = self.clients.outstanding();
-        outstanding.append(&mut self.volumes.outstanding);
-        self.clients = SimulatedClients::new(self.clients.len());
-        let before = UnmountedVolume {
-            name: std::mem::replace(&mut self.volumes.mounted_name, next.name),
-            mode: VolumeMode::Writable,
-            oracle: std::mem::replace(&mut self.oracle, next.oracle),
-            outstanding,
-            kind: VolumeOrigin::Kept,
-        };
-        self.volumes.others.insert(std::mem::replace(&mut self.volumes.mounted, now), before);
-        self.volumes.outstanding = next.outstanding;
         Ok(())
     }
 
-    /// Takes the changes to the mounted volume whose outcome no client was told.
-    pub(crate) fn take_outstanding(&mut self) -> Vec<ModelChange> {
-        let mut outstanding = self.clients.outstanding();
-        outstanding.append(&mut self.volumes.outstanding);
-        outstanding
+    /// Looks at the volumes that the last life had mounted. Those that this life has not mounted are looked at
+    /// from the media alone.
+    pub(crate) fn look_at_mounted(&self) -> Result<BTreeMap<VolumeId, SeenTree>, String> {
+        let look = |volume: VolumeId| match self.stack().mounts.get(&volume) {
+            Some(mounted) => mounted.look(),
+            None => self.media.open_to_look(volume).and_then(|mounted| {
+                mounted.check()?;
+                mounted.look()
+            }),
+        };
+        let seen = self.volumes.mounted().into_iter().map(|volume| match look(volume) {
+            Ok(seen) => Ok((volume, seen)),
+            Err(what) => Err(format!("volume {volume}: {what}")),
+        });
+        seen.collect()
     }
 
-    /// Copies the changes to the mounted volume whose outcome no client was told.
-    pub(crate) fn describe_outstanding(&self) -> Vec<ModelChange> {
-        [self.clients.outstanding(), self.volumes.outstanding.clone()].concat()
+    /// Goes on with the volumes that this life has mounted, after the last life's were compared.
+    pub(crate) fn adopt_mounts(&mut self) -> Result<(), String> {
+        let now: BTreeSet<VolumeId> = self.stack().mounts.keys().copied().collect();
+        let before = self.volumes.mounted();
+        for &volume in before.difference(&now) {
+            self.leave_mounted(volume);
+        }
+        for &volume in now.difference(&before) {
+            let seen =
+                self.stack().mount(volume).look().map_err(|what| format!("volume {volume}: {what}"))?;
+            self.adopt_mount(volume, &seen)?;
+        }
+        Ok(())
+    }
+
+    /// Mounts one more volume, if there is one, beside the others.
+    fn mount_another(&mut self) -> Result<(), String> {
+        if self.volumes.mounted.len() as u64 >= self.options.mounts {
+            return Ok(());
+        }
+        let may_mount = |id, other: &_| self.volumes.may_mount(id, other);
+        let Some(volume) = self.volumes.some_other(&mut self.random, may_mount) else { return Ok(()) };
+        self.phase = HarnessPhase::Mount;
+        self.media.log.event(|| format!("{}: mount {volume}", self.counts.operations), &[volume.0.into()]);
+        self.arm_for_volumes();
+        self.let_others_step();
+        let mounted = self.media.mount(&self.stack().cache, volume);
+        let looked = mounted.and_then(|mounted| Ok((mounted.look()?, mounted)));
+        let made_up = self.media.log.errors_made_up() > self.errors_at_open;
+        match looked {
+            _ if self.media.power.is_lost() => Ok(()),
+            Ok((seen, mounted)) => {
+                self.adopt_mount(volume, &seen)?;
+                let stack = self.stack.as_mut().expect("the stack is open while clients run");
+                stack.mounts.insert(volume, mounted);
+                Ok(())
+            }
+            Err(_) if made_up => Ok(()),
+            Err(what) => Err(format!("volume {volume} is not mounted: {what}")),
+        }
+    }
+
+    /// Unmounts one of several volumes, which syncs it. It stays mounted if the sync fails.
+    fn unmount_one(&mut self) -> Result<(), String> {
+        if self.volumes.mounted.len() < 2 {
+            return Ok(());
+        }
+        self.phase = HarnessPhase::Unmount;
+        let volume = self.volumes.some_mounted(&mut self.random);
+        self.media.log.event(|| format!("{}: unmount {volume}", self.counts.operations), &[volume.0.into()]);
+        self.settle()?;
+        self.close_handles(volume);
+        self.arm_for_volumes();
+        let errors = self.counts.errors_told;
+        self.ask(volume, 0, IssueTime::Now, ClientRequest::Sync)?;
+        self.settle()?;
+        if !self.media.power.is_lost() && self.counts.errors_told == errors {
+            let stack = self.stack.as_mut().expect("the stack is open while clients run");
+            stack.mounts.remove(&volume);
+            self.leave_mounted(volume);
+            self.counts.volumes.unmounts += 1;
+        }
+        Ok(())
+    }
+
+    /// Goes on with a volume that is mounted now and whose state is `seen`.
+    fn adopt_mount(&mut self, volume: VolumeId, seen: &SeenTree) -> Result<(), String> {
+        let other =
+            self.volumes.others.remove(&volume).ok_or_else(|| format!("volume {volume} is mounted"))?;
+        let UnmountedVolume { name, mut states, .. } = other;
+        let found = states.compare(seen).map_err(|what| format!("volume {volume}, {name}: {what}"))?;
+        self.media.log.event(|| format!("=== {name} is mounted: {found:?}"), &[volume.0.into()]);
+        self.counts.volumes.mounts += 1;
+        self.oracle.mount(volume, states.into_model());
+        self.volumes.mounted.insert(volume, name);
+        Ok(())
+    }
+
+    /// Records that a volume is not mounted any more. All of its changes are durable.
+    fn leave_mounted(&mut self, volume: VolumeId) {
+        let name = self.volumes.mounted.remove(&volume).expect("it is mounted");
+        self.media.log.event(|| format!("=== {name} is not mounted any more"), &[volume.0.into()]);
+        let states = self.oracle.unmount(volume);
+        let kind = VolumeOrigin::Kept;
+        let other = UnmountedVolume { name, mode: VolumeMode::Writable, states, kind };
+        self.volumes.others.insert(volume, other);
     }
 
     /// Compares some of the volumes that are not mounted.
@@ -600,10 +692,8 @@ impl SimulationRun {
     /// Compares a read-only volume without the buffer, as if that were lost. The store alone must have all of
     /// the volume, unless the stack may delete it.
     pub(crate) fn look_without_buffer(&mut self) -> Result<(), String> {
-        let is_kept = |other: &UnmountedVolume| {
-            let is_there = other.kind == VolumeOrigin::Kept;
-            is_there && other.mode == VolumeMode::ReadOnly && other.outstanding.is_empty()
-        };
+        let is_kept =
+            |other: &UnmountedVolume| other.kind == VolumeOrigin::Kept && other.mode == VolumeMode::ReadOnly;
         let kept: Vec<VolumeId> =
             self.volumes.others.iter().filter(|(_, other)| is_kept(other)).map(|(&id, _)| id).collect();
         if kept.is_empty() || !matches!(self.volumes.pending, PendingVolumeChange::Nothing) {
@@ -613,7 +703,7 @@ impl SimulationRun {
         let other = self.volumes.others.get_mut(&volume).expect("one that is not mounted");
         let outcome = self.media.open_without_buffer(volume).and_then(|stack| {
             stack.check()?;
-            other.oracle.recovered(&stack.look()?, &[])
+            other.states.compare(&stack.look()?)
         });
         outcome.map_err(|what| format!("volume {volume}, {}, without the buffer: {what}", other.name))?;
         self.counts.volumes.looks += 1;
@@ -634,7 +724,7 @@ impl SimulationRun {
         }
         let outcome = self.media.open_to_look(volume).and_then(|stack| {
             stack.check()?;
-            other.oracle.recovered(&stack.look()?, &std::mem::take(&mut other.outstanding))
+            other.states.compare(&stack.look()?)
         });
         let found = outcome.map_err(|what| format!("volume {volume}, {}: {what}", other.name))?;
         self.counts.volumes.looks += 1;

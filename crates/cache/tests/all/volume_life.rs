@@ -85,11 +85,13 @@ fn deleted_volume_refuses_changes() {
 }
 
 #[test]
-fn used_volume_is_neither_renamed_nor_deleted() {
+fn used_volume_is_neither_used_again_nor_renamed_nor_deleted() {
     let machine = Machine::new(3);
     let cache = machine.open();
-    let used = cache.use_volume(VolumeId::MAIN);
-    for outcome in [cache.rename_volume(VolumeId::MAIN, "old"), cache.delete_volume(VolumeId::MAIN)] {
+    let used = cache.use_volume(VolumeId::MAIN).expect("it is not in use");
+    let used_again = cache.use_volume(VolumeId::MAIN).map(drop);
+    let renamed = cache.rename_volume(VolumeId::MAIN, "old");
+    for outcome in [used_again, renamed, cache.delete_volume(VolumeId::MAIN)] {
         assert!(matches!(outcome, Err(CacheError::InUse { volume: VolumeId::MAIN })));
     }
     drop(used);

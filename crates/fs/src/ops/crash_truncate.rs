@@ -7,7 +7,7 @@ use crate::error::FsError;
 use crate::format::InodeSlot;
 use crate::fs::{Fs, FsCore, step_until};
 use crate::types::FileKind;
-use cache::Cache;
+use cache::{Cache, CacheError};
 use device::{Clock, ObjectId, PageNo, VolumeId};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -78,7 +78,10 @@ impl Fs {
     pub fn truncate_lost(cache: &Arc<Cache>, clock: &Arc<dyn Clock>) -> Vec<(VolumeId, FsError)> {
         let volumes: BTreeSet<VolumeId> =
             cache.lost_tails().into_iter().map(|(object, _)| object.volume).collect();
-        let end = |volume| FsCore::open(cache.clone(), volume, clock.clone());
-        volumes.into_iter().filter_map(|volume| Some((volume, end(volume).err()?))).collect()
+        let end = |volume| match FsCore::open(cache.clone(), volume, clock.clone()) {
+            Err(FsError::Cache(CacheError::InUse { .. })) => None,
+            outcome => Some((volume, outcome.err()?)),
+        };
+        volumes.into_iter().filter_map(end).collect()
     }
 }

@@ -459,3 +459,40 @@ fn a_volume_without_a_file_system_is_refused() {
     let error = Fs::open(Arc::new(cache), VolumeId::MAIN, stack.clock).err().expect("refused");
     assert!(error.to_string().contains("no file system"), "{error}");
 }
+
+#[test]
+fn volume_is_open_once_at_a_time() {
+    let mut stack = SimulatedStack::new(1, FetchMode::Lazy, 16384);
+    let (cache, fs) = stack.open.take().expect("it is open");
+    let open = || Fs::open(cache.clone(), VolumeId::MAIN, stack.clock.clone());
+    assert!(matches!(open(), Err(FsError::Cache(CacheError::InUse { volume: VolumeId::MAIN }))));
+    drop(fs);
+    open().expect("it is not open any more");
+}
+
+#[test]
+fn waiting_deletion_does_not_keep_its_volume_open() {
+    let mut stack = SimulatedStack::roomy(1, 16384);
+    let make = |name: &[u8]| {
+        let made = stack.wait(|done| stack.fs().make(OWNER, Ino::ROOT, name, FileKind::File, 0o600, done));
+        made.expect("a file").ino
+    };
+    let (gone, other) = (make(b"gone"), make(b"other"));
+    stack.fs().hold(gone).expect("a file");
+    stack.wait(|done| stack.fs().unlink(Ino::ROOT, b"gone", done)).expect("a name");
+    // Until the next commit no change is admitted any more.
+    let mut end = 0;
+    while stack.fs().try_write(other, end, &[7; 1 << 16]).transpose().expect("no error").is_some() {
+        end += 1 << 16;
+    }
+    let (cache, fs) = stack.open.take().expect("it is open");
+    fs.unhold(gone, 1);
+    assert_eq!(cache.status().parked_admissions, 1, "the deletion waits for space");
+    drop(fs);
+    let fs = Fs::open(cache.clone(), VolumeId::MAIN, stack.clock.clone()).expect("it is not open");
+    assert_eq!(fs.attributes(other).expect("a file").size, end);
+    stack.open = Some((cache, fs));
+    stack.work_for(Duration::from_secs(60));
+    stack.fs().check(&mut |finding| panic!("{finding:?}"));
+    assert_eq!(stack.fs().core().read_state().orphans().expect("a list"), []);
+}
