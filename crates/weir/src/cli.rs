@@ -8,6 +8,7 @@ use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use fuse::KernelCachePolicy;
 use request::{BufferPolicy, RequestClass};
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -497,6 +498,8 @@ pub(crate) struct VolumeArgs {
 pub(crate) enum VolumeCommand {
     Create(VolumeCreateArgs),
     Clone(VolumeCloneArgs),
+    Snapshot(VolumeSnapshotArgs),
+    Rollback(VolumeRollbackArgs),
     List(VolumeListArgs),
     Rename(VolumeRenameArgs),
     Delete(VolumeDeleteArgs),
@@ -528,7 +531,7 @@ pub(crate) struct VolumeRenameArgs {
     pub(crate) new: String,
 }
 
-/// Create a volume that is a copy of the mounted volume at this moment
+/// Create a volume that is a copy of another one at this moment
 ///
 /// The copy has every write that completed before the command began, synced or not. It is a point in time:
 /// what a crash at one moment during the command would have left. It has no writes to memory mappings that
@@ -536,13 +539,68 @@ pub(crate) struct VolumeRenameArgs {
 /// durable when the command returns. Programs keep running.
 #[derive(Debug, Args)]
 pub(crate) struct VolumeCloneArgs {
-    /// The directory on which the volume is mounted
-    pub(crate) dir: PathBuf,
+    /// The directory on which the volume is mounted, or the directory or device that you formatted
+    #[arg(value_name = "DIR|PATH")]
+    pub(crate) path: PathBuf,
     /// The name of the new volume: letters, digits and . _ - + : @
     pub(crate) name: String,
+    /// The volume to copy [default: the one that is mounted on DIR, or main]
+    #[arg(long, value_name = "VOLUME")]
+    pub(crate) of: Option<String>,
     /// Create a volume that can never be changed
     #[arg(long)]
     pub(crate) read_only: bool,
+}
+
+/// Create read-only copies of one or several volumes, all of the same moment
+///
+/// A snapshot is what `weir volume clone --read-only` makes. If there are several, they show the volumes at one
+/// moment, and a crash leaves all of them or none.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir volume snapshot /mnt/db nightly
+  weir volume snapshot /mnt/db db-nightly=db wal-nightly=wal
+  weir mount --volume nightly STORE /mnt/nightly")]
+pub(crate) struct VolumeSnapshotArgs {
+    /// The directory on which the volume is mounted, or the directory or device that you formatted
+    #[arg(value_name = "DIR|PATH")]
+    pub(crate) path: PathBuf,
+    /// The name of each snapshot, and the volume to copy [default: the one that is mounted on DIR, or main]
+    #[arg(value_name = "NAME[=VOLUME]", required = true, value_parser = clone_wish)]
+    pub(crate) snapshots: Vec<CloneWish>,
+}
+
+/// A clone that the user asks for.
+#[derive(Debug, Clone)]
+pub(crate) struct CloneWish {
+    pub(crate) name: String,
+    /// The volume to clone, if the user names it.
+    pub(crate) of: Option<String>,
+}
+
+/// A name with characters that it must not have is refused later.
+fn clone_wish(text: &str) -> Result<CloneWish, Infallible> {
+    Ok(match text.split_once('=') {
+        Some((name, of)) => CloneWish { name: name.into(), of: Some(of.into()) },
+        None => CloneWish { name: text.into(), of: None },
+    })
+}
+
+/// Give a volume the content of one of its snapshots again
+///
+/// A writable copy of the snapshot gets the name of the volume. The volume itself becomes VOLUME-before-DATE,
+/// which you can mount, or delete when you do not need it any more. A crash leaves all of this or nothing. The
+/// volume must not be mounted: unmount it, roll it back, and mount it again.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeRollbackArgs {
+    /// The directory or device that you formatted, or the directory on which another volume is mounted
+    #[arg(value_name = "PATH|DIR")]
+    pub(crate) path: PathBuf,
+    /// The volume to roll back
+    pub(crate) volume: String,
+    /// A snapshot or clone of it
+    pub(crate) snapshot: String,
 }
 
 /// List the volumes of a store
@@ -567,6 +625,9 @@ pub(crate) struct VolumeDeleteArgs {
     pub(crate) path: PathBuf,
     /// The volume to delete
     pub(crate) name: String,
+    /// Delete nothing, but say how much space would be freed
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// Make a program critical or background, with all programs that it starts

@@ -10,6 +10,7 @@
 //! | the owner of the mount's root directory | read and sync: `status`, `space`, `why`, `sync` |
 //! | any other user | nothing |
 
+use crate::cli::CloneWish;
 use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
 use crate::mount_request;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use store::DataMode;
+use store::{DataMode, VolumeMode};
 
 /// The longest request line. Most have some twenty bytes; one with 64 rules has some thousands.
 const REQUEST_BYTES_MAX: u64 = 1 << 18;
@@ -193,7 +194,7 @@ fn answer(line: &str, mounted: &MountedVolume, rights: ClientRights, peer: Optio
         Some("scrub") => mounted.daemon.scrub(ScrubFrom::LastPosition),
         Some("space_exact") => reply_or_error(mounted.exact_space_report().map(|space| to_json(&space))),
         Some("volume_list") => mounted.daemon.volumes(),
-        Some("volume_clone") => reply_or_error(mounted.clone_volume(name, request["read_only"] == true)),
+        Some("volume_clone") => clone_volumes(&request, mounted),
         Some("grow") => with_bytes(&request, |bytes| mounted.daemon.grow(bytes)),
         Some("grow_buffer") => with_bytes(&request, |bytes| mounted.daemon.grow_buffer(bytes)),
         Some("tune") => tune(&request, mounted),
@@ -202,6 +203,10 @@ fn answer(line: &str, mounted: &MountedVolume, rights: ClientRights, peer: Optio
         Some("volume_rename") => {
             let to = request["to"].as_str().unwrap_or_default();
             reply_or_error(mounted.daemon.rename_volume(name, to).map(|()| json!({})))
+        }
+        Some("volume_rollback") => {
+            let snapshot = request["snapshot"].as_str().unwrap_or_default();
+            reply_or_error(mounted.daemon.roll_back_volume(name, snapshot))
         }
         Some("volume_delete") => reply_or_error(mounted.daemon.delete_volume(name).map(|()| json!({}))),
         _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
@@ -228,6 +233,18 @@ fn tune(request: &Value, mounted: &MountedVolume) -> Value {
     let tuned =
         choice.map_err(|why| RequestRefusal::new(&why, None)).and_then(|choice| mounted.tune(data, choice));
     reply_or_error(tuned.map(|is_missing| json!({ "file_is_missing": is_missing })))
+}
+
+fn clone_volumes(request: &Value, mounted: &MountedVolume) -> Value {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let wish = |clone: &Value| Some(CloneWish { name: text(&clone["name"])?, of: text(&clone["of"]) });
+    let Some(clones) = request["clones"].as_array().and_then(|clones| clones.iter().map(wish).collect())
+    else {
+        return json!({ "error": "clones: a list of names" });
+    };
+    let clones: Vec<CloneWish> = clones;
+    let mode = if request["read_only"] == true { VolumeMode::ReadOnly } else { VolumeMode::Writable };
+    reply_or_error(mounted.clone_volumes(&clones, mode))
 }
 
 fn set_class(request: &Value, mounted: &MountedVolume) -> Value {

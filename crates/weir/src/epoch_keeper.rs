@@ -142,32 +142,34 @@ impl EpochKeeper {
         }
     }
 
-    /// Takes an epoch of each volume, unless nothing has changed since the last ones.
+    /// Takes epochs of the volumes, all of one moment, and then deletes the older ones. A volume of which nothing
+    /// can have changed since its last epoch keeps that.
     fn take(&self, schedule: &mut EpochSchedule, volumes: impl IntoIterator<Item = VolumeId>) {
         let newest = self.cache.status().applied;
-        for volume in volumes {
-            let old = self.epochs_of(volume);
-            let last = old.last().map(|last| (last.id, newest));
-            if last.is_some() && schedule.taken.get(&volume).copied() == last {
-                continue;
-            }
-            let taken = self.take_one(volume);
-            *lock(&self.problem) = taken.as_ref().err().map(ToString::to_string);
-            if let Ok(taken) = taken {
-                schedule.taken.insert(volume, (taken, newest));
-                old.iter().for_each(|epoch| self.delete(epoch));
-                self.mark_expendable();
-            }
+        let is_due = |&volume: &VolumeId| {
+            let last = self.epochs_of(volume).last().map(|last| (last.id, newest));
+            last.is_none() || schedule.taken.get(&volume).copied() != last
+        };
+        let due: Vec<VolumeId> = volumes.into_iter().filter(is_due).collect();
+        if due.is_empty() {
+            return;
         }
-    }
-
-    fn take_one(&self, volume: VolumeId) -> Result<VolumeId, CacheError> {
         let created = now();
-        let mut name = name_of(created);
-        if self.cache.store().volumes().named(&name).is_some() {
-            name = name_with_source(created, volume);
+        let new_name = |(index, &volume)| {
+            let name = name_of(created);
+            let is_taken = index > 0 || self.cache.store().volumes().named(&name).is_some();
+            if is_taken { name_with_source(created, volume) } else { name }
+        };
+        let names: Vec<String> = due.iter().enumerate().map(new_name).collect();
+        let new = |name| NewVolume { name, mode: VolumeMode::ReadOnly, created };
+        let clones: Vec<_> = due.iter().copied().zip(names.iter().map(|name| new(name))).collect();
+        let taken = self.cache.clone_expendable(&clones);
+        *lock(&self.problem) = taken.as_ref().err().map(ToString::to_string);
+        for (&volume, epoch) in due.iter().zip(taken.unwrap_or_default()) {
+            schedule.taken.insert(volume, (epoch, newest));
+            self.epochs_of(volume).iter().filter(|old| old.id != epoch).for_each(|old| self.delete(old));
         }
-        self.cache.clone_expendable(volume, &NewVolume { name: &name, mode: VolumeMode::ReadOnly, created })
+        self.mark_expendable();
     }
 
     /// Lets the cache delete epochs when the store is full, those of volumes that are not mounted included.

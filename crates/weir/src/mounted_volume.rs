@@ -1,18 +1,19 @@
 //! A mounted volume: what its clients can ask for, except its [status](crate::status_report).
 
+use crate::cli::CloneWish;
 use crate::control_address::DeviceNumber;
-use crate::epoch_keeper;
-use crate::store_daemon::{RequestRefusal, StoreDaemon, millis};
+use crate::storage_stack::StorageStack;
+use crate::store_daemon::{RequestRefusal, StoreDaemon};
+use crate::volume;
 use crate::write_policy::PolicyChoice;
-use device::Clock;
 use fs::{Fs, Ino};
 use fuse::RequestLatencies;
-use host::{ReadCounts, SystemClock, shell_quoted};
-use serde_json::{Value, json};
+use host::{ReadCounts, shell_quoted};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use store::{DataMode, NewVolume, VolumeInfo, VolumeMode};
+use store::{DataMode, VolumeInfo, VolumeMode};
 
 /// A mounted volume, as its control socket sees it.
 pub(crate) struct MountedVolume {
@@ -94,17 +95,15 @@ impl MountedVolume {
         end.unwrap_or_else(PoisonError::into_inner).clone().expect("waited for it")
     }
 
-    /// Clones the mounted volume. Returns the name of its source and the milliseconds that it took.
-    pub(crate) fn clone_volume(&self, name: &str, read_only: bool) -> Result<Value, RequestRefusal> {
+    /// Clones volumes, by default the mounted one. Returns what `weir volume` prints.
+    pub(crate) fn clone_volumes(
+        &self,
+        clones: &[CloneWish],
+        mode: VolumeMode,
+    ) -> Result<Value, RequestRefusal> {
         self.daemon.refuse_read_only()?;
-        epoch_keeper::ensure_not_reserved(name).map_err(|error| RequestRefusal::new(&error, error.help()))?;
-        let mode = if read_only { VolumeMode::ReadOnly } else { VolumeMode::Writable };
-        let begun = Instant::now();
-        let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
-        let new = NewVolume { name, mode, created };
-        let cloned = self.daemon.stack.cache.clone_volume(self.volume.id, &new);
-        cloned.map_err(|error| RequestRefusal::new(&error, error.help()))?;
-        Ok(json!({ "from": self.volume.name, "ms": millis(begun.elapsed()) }))
+        let StorageStack { cache, media, .. } = &self.daemon.stack;
+        Ok(volume::clone_volumes(cache, &media.name, (clones, &self.volume.name), mode)?)
     }
 
     /// Changes the data mode of the store, its policy, or both. Returns whether this mount lacks the file that the policy

@@ -106,6 +106,27 @@ struct MountList {
     last: Option<EndedMount>,
 }
 
+impl MountList {
+    /// Notes that the kernel has removed a mount. Keeps it if the daemon ends with it; otherwise returns it, and it
+    /// is closing.
+    fn end(&mut self, ended: EndedMount) -> Option<EndedMount> {
+        self.remove(&ended.mounted);
+        if self.serving.is_empty() && !self.is_mounting {
+            self.is_ending = true;
+            self.last = Some(ended);
+            return None;
+        }
+        self.closing.push(ended.mounted.clone());
+        Some(ended)
+    }
+
+    fn remove(&mut self, mounted: &Arc<MountedVolume>) {
+        for list in [&mut self.serving, &mut self.closing] {
+            list.retain(|other| !Arc::ptr_eq(other, mounted));
+        }
+    }
+}
+
 /// A mount that the kernel has removed.
 pub(crate) struct EndedMount {
     pub(crate) mounted: Arc<MountedVolume>,
@@ -157,22 +178,25 @@ impl StoreDaemon {
             mounts.is_mounting = true;
         }
         let made = self.make_mount(new);
-        let mut mounts = self.mount_list();
-        mounts.is_mounting = false;
-        if let Ok((mounted, ..)) = &made {
-            mounts.serving.push(mounted.clone());
-        }
-        // All others may have ended meanwhile.
-        mounts.is_ending |= mounts.serving.is_empty();
-        drop(mounts);
-        self.mounts_changed.notify_all();
+        self.change_mounts(|mounts| {
+            mounts.is_mounting = false;
+            if let Ok((mounted, ..)) = &made {
+                mounts.serving.push(mounted.clone());
+            }
+            // All others may have ended meanwhile.
+            mounts.is_ending |= mounts.serving.is_empty();
+        });
         let (mounted, session, control) = made?;
         let (daemon, served) = (self.clone(), mounted.clone());
         let serve = move || daemon.serve(served, session, control);
-        std::thread::Builder::new()
-            .name("mount".into())
-            .spawn(serve)
-            .map_err(|source| WeirError::Spawn { source })?;
+        if let Err(source) = std::thread::Builder::new().name("mount".into()).spawn(serve) {
+            // The session is dropped, and with it the mount.
+            self.change_mounts(|mounts| {
+                mounts.remove(&mounted);
+                mounts.is_ending |= mounts.serving.is_empty();
+            });
+            return Err(WeirError::Spawn { source });
+        }
         Ok(Some(mounted))
     }
 
@@ -196,6 +220,7 @@ impl StoreDaemon {
         let made = self.mount_volume(new, &volume);
         if made.is_err() {
             self.policy.remove_mount(dir);
+            self.wait_until_unused(&volume);
             self.epochs.note_unmount(volume.id);
         }
         made
@@ -257,22 +282,16 @@ impl StoreDaemon {
     fn serve(&self, mounted: Arc<MountedVolume>, session: FuseSession, control: ControlServer) {
         let outcome = session.run();
         control.stop_accepting();
-        let mut mounts = self.mount_list();
-        mounts.serving.retain(|other| !Arc::ptr_eq(other, &mounted));
-        if mounts.serving.is_empty() && !mounts.is_mounting {
-            mounts.is_ending = true;
-            mounts.last = Some(EndedMount { mounted, control, outcome });
-            drop(mounts);
-            return self.mounts_changed.notify_all();
-        }
-        mounts.closing.push(mounted.clone());
-        drop(mounts);
+        let ended = EndedMount { mounted, control, outcome };
+        let Some(EndedMount { mounted, control, outcome }) = self.change_mounts(|mounts| mounts.end(ended))
+        else {
+            return;
+        };
         if let Err(error) = outcome {
             tracing::error!("{}: {error}", mounted.dir.display());
         }
         let written_back = self.close(&mounted).map_err(|refusal| refusal.why);
-        self.mount_list().closing.retain(|other| !Arc::ptr_eq(other, &mounted));
-        self.mounts_changed.notify_all();
+        self.change_mounts(|mounts| mounts.remove(&mounted));
         mounted.set_end(MountEnd { written_back, ends_process: false });
         control.close();
     }
@@ -281,12 +300,17 @@ impl StoreDaemon {
     fn close(&self, mounted: &MountedVolume) -> Result<(), RequestRefusal> {
         self.policy.remove_mount(&mounted.dir);
         mounted.drop_fs();
-        // Operations may still wait for space. A second file system beside them would not know their changes.
-        while self.stack.cache.is_volume_in_use(mounted.volume.id) {
-            std::thread::sleep(CLOSE_STEP);
-        }
+        self.wait_until_unused(&mounted.volume);
         self.epochs.note_unmount(mounted.volume.id);
         self.sync()
+    }
+
+    /// Waits until no operation of an earlier mount is left: some may wait for space. Before that, the volume cannot
+    /// be opened again.
+    fn wait_until_unused(&self, volume: &VolumeInfo) {
+        while self.stack.cache.is_volume_in_use(volume.id) {
+            std::thread::sleep(CLOSE_STEP);
+        }
     }
 
     /// Waits until no mount is left. Returns the one with which the daemon ends. It is `None` if the last one
@@ -295,6 +319,12 @@ impl StoreDaemon {
         let is_served = |mounts: &mut MountList| !mounts.is_ending || !mounts.closing.is_empty();
         let mounts = self.mounts_changed.wait_while(self.mount_list(), is_served);
         mounts.unwrap_or_else(PoisonError::into_inner).last.take()
+    }
+
+    fn change_mounts<R>(&self, change: impl FnOnce(&mut MountList) -> R) -> R {
+        let result = change(&mut self.mount_list());
+        self.mounts_changed.notify_all();
+        result
     }
 
     fn mount_list(&self) -> MutexGuard<'_, MountList> {
@@ -417,6 +447,13 @@ impl StoreDaemon {
         Ok(volume::rename_volume(&self.stack.cache, &self.stack.media.name, old, new)?)
     }
 
+    /// Gives a volume that is not mounted the content of its snapshot.
+    pub(crate) fn roll_back_volume(&self, name: &str, snapshot: &str) -> Result<Value, RequestRefusal> {
+        self.refuse_read_only()?;
+        self.refuse_mounted(name)?;
+        Ok(volume::roll_back_volume(&self.stack.cache, &self.stack.media.name, name, snapshot)?)
+    }
+
     /// Deletes a volume that is not mounted.
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
@@ -439,8 +476,4 @@ impl StoreDaemon {
         let help = "unmount the store, and mount it without `--read-only`";
         Err(RequestRefusal::new(&"the store is mounted read-only", Some(help.into())))
     }
-}
-
-pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,9 @@
-//! `weir volume`: creates, lists, renames and deletes volumes, and clones the mounted one.
+//! `weir volume`: creates, clones, lists, renames, rolls back and deletes volumes.
 
+use crate::byte_size::ByteSize;
 use crate::cli::{
-    VolumeCloneArgs, VolumeCommand, VolumeCreateArgs, VolumeDeleteArgs, VolumeListArgs, VolumeRenameArgs,
+    CloneWish, VolumeCloneArgs, VolumeCommand, VolumeCreateArgs, VolumeDeleteArgs, VolumeListArgs,
+    VolumeRenameArgs, VolumeRollbackArgs, VolumeSnapshotArgs,
 };
 use crate::control_client::WeirMount;
 use crate::epoch_keeper;
@@ -9,18 +11,22 @@ use crate::error::WeirError;
 use crate::media::{self, StoreMedia};
 use crate::storage_stack;
 use cache::Cache;
-use device::{Clock, OverlayDevice};
+use device::{BLOCK_BYTES, Clock, OverlayDevice};
 use fs::{CallerCredentials, Fs};
 use host::{DiskAccess, HostDisk, SystemClock, random_bytes};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 use store::{MAIN_VOLUME_NAME, NewVolume, Store, VolumeId, VolumeInfo, VolumeMode};
+use weir_status::SpaceReport;
 
 pub(crate) fn run(command: &VolumeCommand) -> Result<(), WeirError> {
     match command {
         VolumeCommand::Create(args) => create(args),
         VolumeCommand::Clone(args) => clone(args),
+        VolumeCommand::Snapshot(args) => snapshot(args),
+        VolumeCommand::Rollback(args) => rollback(args),
         VolumeCommand::List(args) => list(args),
         VolumeCommand::Rename(args) => rename(args),
         VolumeCommand::Delete(args) => delete(args),
@@ -29,28 +35,60 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), WeirError> {
 
 fn create(args: &VolumeCreateArgs) -> Result<(), WeirError> {
     let request = json!({ "operation": "volume_create", "name": args.name });
-    change(&args.path, &request, |cache, path| create_volume(cache, path, &args.name))
+    change(&args.path, &request, |cache, path| create_volume(cache, path, &args.name)).map(drop)
 }
 
 fn rename(args: &VolumeRenameArgs) -> Result<(), WeirError> {
     let request = json!({ "operation": "volume_rename", "name": args.old, "to": args.new });
-    change(&args.path, &request, |cache, path| rename_volume(cache, path, &args.old, &args.new))
+    change(&args.path, &request, |cache, path| rename_volume(cache, path, &args.old, &args.new)).map(drop)
 }
 
 fn delete(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
+    if args.dry_run {
+        return tell_freed_space(args);
+    }
     let request = json!({ "operation": "volume_delete", "name": args.name });
-    change(&args.path, &request, |cache, path| delete_volume(cache, path, &args.name))
+    change(&args.path, &request, |cache, path| delete_volume(cache, path, &args.name)).map(drop)
+}
+
+/// Says what a deletion would free.
+fn tell_freed_space(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
+    let path = &args.path;
+    let freed: Vec<(String, u64)> = match WeirMount::at_or_of(path)? {
+        Some(found) => {
+            let space: SpaceReport = found.connect()?.report("space_exact")?;
+            let volumes = space.by_volume.into_iter().flatten();
+            volumes.filter_map(|volume| Some((volume.name?, volume.exclusive_bytes))).collect()
+        }
+        None => {
+            let store = open_overlay(path, media::open_store(path, DiskAccess::Read)?)?;
+            let usage = store.volumes().usage();
+            let usage = usage.map_err(|source| WeirError::Store { path: path.clone(), source })?;
+            let name_of = |id| store.volumes().describe().into_iter().find(|volume| volume.id == id);
+            let named = usage.volumes.iter().map(|one| Some((name_of(one.id)?.name, one.exclusive)));
+            named.flatten().map(|(name, blocks)| (name, blocks * BLOCK_BYTES as u64)).collect()
+        }
+    };
+    match freed.iter().find(|(name, _)| *name == args.name) {
+        Some((name, bytes)) => println!("{name}: deleting it would free {}", ByteSize(*bytes)),
+        None => {
+            let there_are = freed.into_iter().map(|(name, _)| name).collect();
+            return Err(WeirError::NoSuchVolume { path: path.clone(), name: args.name.clone(), there_are });
+        }
+    }
+    Ok(())
 }
 
 /// Asks the daemon of the store, or works on the store if it is not mounted.
-fn change(
+fn change<T: Into<Value>>(
     path: &Path,
     request: &Value,
-    work: impl FnOnce(&Cache, &Path) -> Result<(), WeirError>,
-) -> Result<(), WeirError> {
+    work: impl FnOnce(&Cache, &Path) -> Result<T, WeirError>,
+) -> Result<Value, WeirError> {
     match WeirMount::at_or_of(path)? {
-        Some(found) => found.connect()?.ask(request).map(drop),
-        None => work(&storage_stack::open_to_change_volumes(&StoreMedia::find(path, None)?)?, path),
+        Some(found) => found.connect()?.ask(request),
+        None => work(&storage_stack::open_to_change_volumes(&StoreMedia::find(path, None)?)?, path)
+            .map(Into::into),
     }
 }
 
@@ -90,10 +128,76 @@ pub(crate) fn delete_volume(cache: &Cache, path: &Path, name: &str) -> Result<()
 }
 
 fn clone(args: &VolumeCloneArgs) -> Result<(), WeirError> {
-    let request = json!({ "operation": "volume_clone", "name": args.name, "read_only": args.read_only });
-    let reply = WeirMount::at(&args.dir)?.connect()?.ask(&request)?;
-    println!("{}: a copy of {} in {} ms", args.name, text(&reply["from"]), reply["ms"]);
+    let mode = if args.read_only { VolumeMode::ReadOnly } else { VolumeMode::Writable };
+    clone_all(&args.path, &[CloneWish { name: args.name.clone(), of: args.of.clone() }], mode)
+}
+
+fn snapshot(args: &VolumeSnapshotArgs) -> Result<(), WeirError> {
+    clone_all(&args.path, &args.snapshots, VolumeMode::ReadOnly)
+}
+
+fn clone_all(path: &Path, clones: &[CloneWish], mode: VolumeMode) -> Result<(), WeirError> {
+    let wishes: Vec<Value> =
+        clones.iter().map(|clone| json!({ "name": clone.name, "of": clone.of })).collect();
+    let read_only = mode == VolumeMode::ReadOnly;
+    let request = json!({ "operation": "volume_clone", "clones": wishes, "read_only": read_only });
+    let reply = change(path, &request, |cache, path| clone_volumes(cache, path, (clones, DEFAULT), mode))?;
+    for clone in reply["clones"].as_array().into_iter().flatten() {
+        println!("{}: a copy of {} in {} ms", text(&clone["name"]), text(&clone["of"]), reply["ms"]);
+    }
     Ok(())
+}
+
+fn rollback(args: &VolumeRollbackArgs) -> Result<(), WeirError> {
+    let VolumeRollbackArgs { path, volume, snapshot } = args;
+    let request = json!({ "operation": "volume_rollback", "name": volume, "snapshot": snapshot });
+    let reply = change(path, &request, |cache, path| roll_back_volume(cache, path, volume, snapshot))?;
+    println!("{volume}: a copy of {snapshot}; what it was before: {}", text(&reply["before"]));
+    Ok(())
+}
+
+/// Clones volumes, all at one moment; `default` is the volume to clone where none is named. Returns what
+/// `weir volume` prints.
+pub(crate) fn clone_volumes(
+    cache: &Cache,
+    path: &Path,
+    (clones, default): (&[CloneWish], &str),
+    mode: VolumeMode,
+) -> Result<Value, WeirError> {
+    let failed = |source| WeirError::Cache { path: path.into(), source };
+    let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
+    let begun = Instant::now();
+    let mut new = Vec::new();
+    let mut told = Vec::new();
+    for CloneWish { name, of } in clones {
+        epoch_keeper::ensure_not_reserved(name).map_err(|source| failed(source.into()))?;
+        let of = of.as_deref().unwrap_or(default);
+        new.push((volume_named(cache.store(), path, of)?.id, NewVolume { name, mode, created }));
+        told.push(json!({ "name": name, "of": of }));
+    }
+    cache.clone_volumes(&new).map_err(failed)?;
+    let ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    Ok(json!({ "clones": told, "ms": ms }))
+}
+
+/// Gives a volume that is not mounted the content of its snapshot. Returns the name that its content before gets.
+pub(crate) fn roll_back_volume(
+    cache: &Cache,
+    path: &Path,
+    name: &str,
+    snapshot: &str,
+) -> Result<Value, WeirError> {
+    let volume = volume_named(cache.store(), path, name)?;
+    let snapshot = volume_named(cache.store(), path, snapshot)?;
+    if epoch_keeper::is_epoch(&volume) {
+        return Err(WeirError::EpochKeepsName { path: path.into(), name: name.into() });
+    }
+    let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
+    let before = format!("{name}-before-{}", rfc3339(created / 1_000_000_000));
+    cache
+        .roll_back(volume.id, snapshot.id, &before, created)
+        .map_err(|source| WeirError::Cache { path: path.into(), source })?;
+    Ok(json!({ "before": before }))
 }
 
 fn list(args: &VolumeListArgs) -> Result<(), WeirError> {

@@ -1,11 +1,13 @@
 //! Several volumes of a store, mounted by one daemon.
 
 use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, is_mounted, status_of, succeeds, weir};
+use device::SeededRng;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A user who is neither root nor the mount's owner.
 const STRANGER: u32 = 65533;
@@ -199,4 +201,156 @@ fn a_signal_unmounts_all_volumes() {
     let other: Mounted = volumes.sandbox.mount_with(&["--volume", "other"]);
     assert_eq!(fs::read(other.path("file")).expect("it"), b"of other");
     other.unmount();
+}
+
+#[test]
+fn snapshots_of_two_volumes_are_of_one_moment() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    let live = volumes.sandbox.mount();
+    succeeds(&mut volumes.mount_second("other"));
+    let (first, second) = (live.path("count"), volumes.second.join("count"));
+    let is_done = AtomicBool::new(false);
+    let rounds = 5;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The second volume never has a number that the first one lacks.
+            for number in 0_u64.. {
+                [&first, &second]
+                    .into_iter()
+                    .for_each(|path| fs::write(path, number.to_string()).expect("space"));
+                if is_done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        for round in 0..rounds {
+            let [first, second] = ["main", "other"].map(|volume| format!("{volume}-{round}={volume}"));
+            succeeds(weir().args(["volume", "snapshot"]).arg(live.dir()).args([first, second]));
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    unmount(&volumes.second);
+    live.unmount();
+    for round in 0..rounds {
+        let [first, second] = ["main", "other"].map(|volume| {
+            let name = format!("{volume}-{round}");
+            let mounted = volumes.sandbox.mount_with(&["--volume", &name]);
+            // The file was empty between its truncation and its write.
+            let number = fs::read_to_string(mounted.path("count")).unwrap_or_default().parse::<u64>().ok();
+            mounted.unmount();
+            number
+        });
+        if let (Some(first), Some(second)) = (first, second) {
+            assert!(first == second || first == second + 1, "{first} and {second}");
+        }
+    }
+}
+
+#[test]
+fn a_volume_is_rolled_back_and_what_it_was_is_kept() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    let store = volumes.sandbox.store();
+    let live = volumes.sandbox.mount();
+    fs::write(live.path("file"), b"good").expect("a file");
+    succeeds(weir().args(["volume", "snapshot"]).arg(live.dir()).arg("nightly"));
+    fs::write(live.path("file"), b"bad").expect("a file");
+    let mut roll_back = weir();
+    roll_back.args(["volume", "rollback"]).arg(&store).args(["main", "nightly"]);
+    let said = fails(&mut roll_back);
+    assert_says(&said, &format!("volume main is mounted on {}", live.dir().display()));
+    unmount(live.dir());
+    let mut wrong = weir();
+    fails(wrong.args(["volume", "rollback"]).arg(&store).args(["other", "nightly"]));
+    // Once without a daemon, and once with the daemon of another volume.
+    for is_mounted in [false, true] {
+        let other = is_mounted.then(|| volumes.sandbox.mount_with(&["--volume", "other"]));
+        let said = succeeds(&mut roll_back);
+        let said = String::from_utf8(said.stdout).expect("text");
+        let before = said.trim_end().rsplit(' ').next().expect("a name").to_owned();
+        assert!(before.starts_with("main-before-2"), "{said}");
+        other.into_iter().for_each(Mounted::unmount);
+        let live = volumes.sandbox.mount();
+        assert_eq!(fs::read(live.path("file")).expect("it"), b"good");
+        succeeds(weir().args(["mount", "--volume", &before]).arg(&store).arg(&volumes.second));
+        assert_eq!(fs::read(volumes.second.join("file")).expect("it"), b"bad");
+        unmount(&volumes.second);
+        let freed = succeeds(weir().args(["volume", "delete", "--dry-run"]).arg(live.dir()).arg(&before));
+        assert_says(&String::from_utf8_lossy(&freed.stdout), "deleting it would free ");
+        succeeds(weir().args(["volume", "delete"]).arg(live.dir()).arg(&before));
+        fs::write(live.path("file"), b"bad").expect("a file");
+        live.unmount();
+    }
+    let freed = succeeds(weir().args(["volume", "delete", "--dry-run"]).arg(&store).arg("nightly"));
+    assert_says(&String::from_utf8_lossy(&freed.stdout), "nightly: deleting it would free ");
+    assert_says(
+        &fails(weir().args(["volume", "delete", "--dry-run"]).arg(&store).arg("none")),
+        "there are: other, nightly",
+    );
+    succeeds(weir().arg("check").arg(&store));
+}
+
+/// Writes files of a MiB until the store is full. Returns their number.
+fn fill(dir: &Path) -> u32 {
+    for number in 0.. {
+        let path = dir.join(number.to_string());
+        let written = fs::write(&path, vec![number as u8; 1 << 20]);
+        if let Err(error) = written.and_then(|()| File::open(&path)?.sync_all()) {
+            assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+            return number;
+        }
+    }
+    unreachable!("the store is small");
+}
+
+/// What takes space in a store.
+enum SpaceUser {
+    File(PathBuf),
+    Snapshot(String),
+}
+
+#[test]
+fn a_full_store_is_emptied_in_any_order() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    let live = volumes.sandbox.mount_with(&["--epoch-every", "1"]);
+    succeeds(&mut volumes.mount_second("other"));
+    let dirs = [live.dir(), volumes.second.as_path()];
+    let mut random = SeededRng::new(7);
+    for round in 0..3 {
+        let mut users = Vec::new();
+        for (volume, dir) in ["main", "other"].into_iter().zip(dirs) {
+            fs::write(dir.join("first"), vec![round; 10 << 20]).expect("space");
+            users.push(SpaceUser::File(dir.join("first")));
+            let name = format!("{volume}-{round}");
+            succeeds(weir().args(["volume", "snapshot"]).arg(dir).arg(&name));
+            users.push(SpaceUser::Snapshot(name));
+        }
+        for dir in dirs {
+            // The last one is there in part.
+            users.extend((0..=fill(dir)).map(|number| SpaceUser::File(dir.join(number.to_string()))));
+        }
+        while !users.is_empty() {
+            match users.swap_remove(random.below(users.len() as u64) as usize) {
+                SpaceUser::File(path) => fs::remove_file(path).expect("a full store deletes files"),
+                SpaceUser::Snapshot(name) => {
+                    succeeds(weir().args(["volume", "delete"]).arg(live.dir()).arg(name));
+                }
+            }
+        }
+        for dir in dirs {
+            fs::write(dir.join("after"), vec![round; 15 << 20]).expect("all of the space is free");
+            fs::remove_file(dir.join("after")).expect("it");
+        }
+    }
+    unmount(&volumes.second);
+    live.unmount();
+    succeeds(weir().arg("check").arg(volumes.sandbox.store()));
 }
