@@ -163,6 +163,8 @@ pub(crate) enum WeirError {
     NoSuchVolume { path: PathBuf, name: String, there_are: Vec<String> },
     #[error("{}: volume {name} is a copy that weir takes and replaces itself: it keeps its name", path.display())]
     EpochKeepsName { path: PathBuf, name: String },
+    #[error("{}: volume {name} is read-only, so it has not changed: there is nothing to roll back", path.display())]
+    ReadOnlyRolledBack { path: PathBuf, name: String },
     #[error("{pid}: {source}")]
     Task { pid: u32, source: TaskReadError },
     #[error("weir-trace: {source}")]
@@ -473,6 +475,9 @@ impl WeirError {
                 format!("it has no volumes: `weir volume create {path} {name}` makes one").into()
             }
             WeirError::NoSuchVolume { there_are, .. } => format!("there are: {}", there_are.join(", ")).into(),
+            WeirError::ReadOnlyRolledBack { .. } => {
+                "name the volume first, then its snapshot: `weir volume rollback PATH VOLUME SNAPSHOT`".into()
+            }
             WeirError::EpochKeepsName { name, .. } => {
                 format!("mount it with `--volume {name}`, and clone it").into()
             }

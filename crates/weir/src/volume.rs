@@ -189,8 +189,8 @@ pub(crate) fn roll_back_volume(
 ) -> Result<Value, WeirError> {
     let volume = volume_named(cache.store(), path, name)?;
     let snapshot = volume_named(cache.store(), path, snapshot)?;
-    if epoch_keeper::is_epoch(&volume) {
-        return Err(WeirError::EpochKeepsName { path: path.into(), name: name.into() });
+    if volume.mode == VolumeMode::ReadOnly {
+        return Err(WeirError::ReadOnlyRolledBack { path: path.into(), name: name.into() });
     }
     let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
     let before = format!("{name}-before-{}", rfc3339(created / 1_000_000_000));

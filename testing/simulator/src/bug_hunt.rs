@@ -271,12 +271,6 @@ mod tests {
     }
 
     #[test]
-    fn one_mount_never_shows_volumes_of_two_moments() {
-        let hunt = hunt(Some(PlantedRule::VolumesOfTwoMoments), 1, 1, 20_000);
-        assert!(hunt.found.is_none(), "{:?}", hunt.found.map(|(options, what)| (options.seed, what)));
-    }
-
-    #[test]
     fn a_transaction_that_is_not_undone_is_found() {
         is_found(PlantedRule::NotUndone);
     }

@@ -44,11 +44,11 @@ fn thousands_of_crashes_break_no_promise() {
 #[test]
 fn volumes_are_changed_with_crashes_in_between_and_break_no_promise() {
     let (mut all, mut crashes) = (VolumeCounts::default(), BTreeMap::<&str, u64>::new());
-    for seed in 11..=16 {
+    for seed in 11..=18 {
         let options = SimulatorOptions {
             operations: 5000,
             crashes: 250,
-            faults: seed > 14,
+            faults: seed > 15,
             ..SimulatorOptions::for_test(seed)
         };
         let summary =

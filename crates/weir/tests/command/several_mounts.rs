@@ -267,6 +267,9 @@ fn a_volume_is_rolled_back_and_what_it_was_is_kept() {
     unmount(live.dir());
     let mut wrong = weir();
     fails(wrong.args(["volume", "rollback"]).arg(&store).args(["other", "nightly"]));
+    let mut turned = weir();
+    turned.args(["volume", "rollback"]).arg(&store).args(["nightly", "main"]);
+    assert_says(&fails(&mut turned), "nightly is read-only");
     // Once without a daemon, and once with the daemon of another volume.
     for is_mounted in [false, true] {
         let other = is_mounted.then(|| volumes.sandbox.mount_with(&["--volume", "other"]));
