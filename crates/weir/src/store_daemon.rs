@@ -85,7 +85,7 @@ pub(crate) struct StoreDaemon {
     pub(crate) front: FrontEnd,
     /// The file for messages of a daemon in the background.
     pub(crate) log: OnceLock<PathBuf>,
-    /// Held while a mount is made. Locked before `mounts`.
+    /// Held while a mount is made, and while a volume is renamed, rolled back or deleted. Locked before `mounts`.
     mounting: Mutex<()>,
     /// Held for moments.
     mounts: Mutex<MountList>,
@@ -169,7 +169,7 @@ impl StoreDaemon {
         self: &Arc<StoreDaemon>,
         new: &NewMount,
     ) -> Result<Option<Arc<MountedVolume>>, WeirError> {
-        let _turn = self.mounting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.take_turn();
         {
             let mut mounts = self.mount_list();
             if mounts.is_ending {
@@ -327,6 +327,11 @@ impl StoreDaemon {
         result
     }
 
+    /// Waits for mounts and changes of volumes to end. A mount's volume keeps its name until the mount is made.
+    fn take_turn(&self) -> MutexGuard<'_, ()> {
+        self.mounting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn mount_list(&self) -> MutexGuard<'_, MountList> {
         self.mounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -443,6 +448,7 @@ impl StoreDaemon {
     /// Renames a volume that is not mounted.
     pub(crate) fn rename_volume(&self, old: &str, new: &str) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
+        let _turn = self.take_turn();
         self.refuse_mounted(old)?;
         Ok(volume::rename_volume(&self.stack.cache, &self.stack.media.name, old, new)?)
     }
@@ -450,6 +456,7 @@ impl StoreDaemon {
     /// Gives a volume that is not mounted the content of its snapshot.
     pub(crate) fn roll_back_volume(&self, name: &str, snapshot: &str) -> Result<Value, RequestRefusal> {
         self.refuse_read_only()?;
+        let _turn = self.take_turn();
         self.refuse_mounted(name)?;
         Ok(volume::roll_back_volume(&self.stack.cache, &self.stack.media.name, name, snapshot)?)
     }
@@ -457,6 +464,7 @@ impl StoreDaemon {
     /// Deletes a volume that is not mounted.
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
+        let _turn = self.take_turn();
         self.refuse_mounted(name)?;
         Ok(volume::delete_volume(&self.stack.cache, &self.stack.media.name, name)?)
     }

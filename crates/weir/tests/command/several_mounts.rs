@@ -295,6 +295,39 @@ fn a_volume_is_rolled_back_and_what_it_was_is_kept() {
     succeeds(weir().arg("check").arg(&store));
 }
 
+#[test]
+fn mounts_and_rollbacks_at_once_follow_each_other() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    let live = volumes.sandbox.mount_with(&["--volume", "other"]);
+    succeeds(weir().args(["volume", "clone", "--read-only", "--of", "main"]).arg(live.dir()).arg("nightly"));
+    for _ in 0..10 {
+        let mut roll_back = weir();
+        roll_back.args(["volume", "rollback"]).arg(live.dir()).args(["main", "nightly"]);
+        let mut mount = volumes.mount_second("main");
+        let (rolled_back, mounted) = std::thread::scope(|scope| {
+            let mounted = scope.spawn(|| mount.output().expect("weir"));
+            (roll_back.output().expect("weir"), mounted.join().expect("no panic"))
+        });
+        assert!(mounted.status.success(), "{mounted:?}");
+        let listed = succeeds(weir().args(["volume", "list"]).arg(live.dir()));
+        let listed = String::from_utf8(listed.stdout).expect("text");
+        let line = listed.lines().find(|line| line.contains(&*volumes.second.to_string_lossy()));
+        assert!(line.is_some_and(|line| line.starts_with("main ")), "{listed}");
+        unmount(&volumes.second);
+        if !rolled_back.status.success() {
+            assert_says(&String::from_utf8_lossy(&rolled_back.stderr), "volume main is mounted on");
+            continue;
+        }
+        let said = String::from_utf8(rolled_back.stdout).expect("text");
+        let before = said.trim_end().rsplit(' ').next().expect("a name");
+        succeeds(weir().args(["volume", "delete"]).arg(live.dir()).arg(before));
+    }
+    live.unmount();
+}
+
 /// Writes files of a MiB until the store is full. Returns their number.
 fn fill(dir: &Path) -> u32 {
     for number in 0.. {
