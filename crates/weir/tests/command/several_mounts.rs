@@ -1,6 +1,8 @@
 //! Several volumes of a store, mounted by one daemon.
 
-use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, is_mounted, status_of, succeeds, weir};
+use crate::common::{
+    Mounted, PATIENCE, Sandbox, assert_says, can_mount, fails, is_mounted, status_of, succeeds, weir,
+};
 use device::SeededRng;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -8,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// A user who is neither root nor the mount's owner.
 const STRANGER: u32 = 65533;
@@ -326,6 +329,33 @@ fn mounts_and_rollbacks_at_once_follow_each_other() {
         succeeds(weir().args(["volume", "delete"]).arg(live.dir()).arg(before));
     }
     live.unmount();
+}
+
+#[test]
+fn last_epochs_are_taken_beside_those_of_a_deleted_volume() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    let live = volumes.sandbox.mount_with(&["--epoch-every", "2"]);
+    succeeds(&mut volumes.mount_second("other"));
+    let begun = Instant::now();
+    while [live.status(), status_of(&volumes.second)].iter().any(|status| status.epoch.last.is_none()) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", live.status().epoch);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    unmount(&volumes.second);
+    succeeds(weir().args(["volume", "delete"]).arg(live.dir()).arg("other"));
+    fs::write(live.path("file"), b"last").expect("a file");
+    live.unmount();
+    let listed = succeeds(weir().args(["volume", "list"]).arg(volumes.sandbox.store()));
+    let listed = String::from_utf8(listed.stdout).expect("text");
+    let is_of_main = |line: &&str| line.starts_with("epoch-") && line.ends_with(" main");
+    let epoch = listed.lines().find(is_of_main).unwrap_or_else(|| panic!("no epoch of main: {listed}"));
+    let epoch = epoch.split_whitespace().next().expect("a name");
+    let mounted = volumes.sandbox.mount_with(&["--volume", epoch]);
+    assert_eq!(fs::read(mounted.path("file")).expect("it"), b"last");
+    mounted.unmount();
 }
 
 /// Writes files of a MiB until the store is full. Returns their number.
