@@ -358,6 +358,27 @@ fn last_epochs_are_taken_beside_those_of_a_deleted_volume() {
     mounted.unmount();
 }
 
+#[test]
+fn path_of_a_store_leads_to_its_daemon_beside_a_dead_mount() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    let mut first = volumes.sandbox.mount();
+    succeeds(&mut volumes.mount_second("other"));
+    first.signal("KILL");
+    first.ended();
+    drop(first);
+    let live = volumes.sandbox.mount();
+    assert!(is_mounted(&volumes.second), "the dead mount");
+    let store = volumes.sandbox.store();
+    succeeds(weir().args(["volume", "snapshot"]).arg(&store).arg("nightly"));
+    let listed = succeeds(weir().args(["volume", "list"]).arg(&store));
+    assert_says(&String::from_utf8_lossy(&listed.stdout), &format!("(mounted on {})", live.dir().display()));
+    live.unmount();
+    unmount(&volumes.second);
+}
+
 /// Writes files of a MiB until the store is full. Returns their number.
 fn fill(dir: &Path) -> u32 {
     for number in 0.. {
