@@ -4,8 +4,13 @@ use crate::common::{
     Mounted, PATIENCE, Sandbox, assert_says, can_mount, fails, is_mounted, status_of, succeeds, weir,
 };
 use device::SeededRng;
+use serde_json::json;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -377,6 +382,63 @@ fn path_of_a_store_leads_to_its_daemon_beside_a_dead_mount() {
     assert_says(&String::from_utf8_lossy(&listed.stdout), &format!("(mounted on {})", live.dir().display()));
     live.unmount();
     unmount(&volumes.second);
+}
+
+/// A connection to the daemon of the mount on `dir`.
+fn connect_to_daemon(dir: &Path) -> UnixStream {
+    let device = fs::metadata(dir).expect("a mount").dev();
+    let prefix = format!("@weir/{}:{}/", rustix::fs::major(device), rustix::fs::minor(device));
+    let table = fs::read_to_string("/proc/net/unix").expect("a table");
+    let mut names = table.split_whitespace().filter(|word| word.starts_with(&prefix));
+    let connected = names.find_map(|name| {
+        UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name[1..]).expect("a name")).ok()
+    });
+    connected.expect("a daemon listens")
+}
+
+#[test]
+fn a_daemon_that_was_told_to_end_mounts_nothing_more() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    let second = &volumes.second;
+    let mut first = volumes.sandbox.mount();
+    let in_use = File::create(first.path("file")).expect("a file");
+    let mut client = BufReader::new(connect_to_daemon(first.dir()));
+    first.signal("TERM");
+    let begun = Instant::now();
+    while is_mounted(first.dir()) {
+        assert!(begun.elapsed() < PATIENCE, "{}", first.messages());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let request = json!({ "operation": "mount", "dir": second.as_os_str().as_bytes(), "volume": "other" });
+    writeln!(client.get_mut(), "{request}").expect("it listens");
+    let mut reply = String::new();
+    client.read_line(&mut reply).expect("it answers");
+    assert_eq!(reply.trim_end(), r#"{"is_ending":true}"#);
+    assert!(!is_mounted(second));
+    drop(client);
+    drop(in_use);
+    assert!(first.ended().success(), "{}", first.messages());
+}
+
+#[test]
+fn unmounts_at_once_all_succeed() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    for _ in 0..10 {
+        let mut first = volumes.sandbox.mount();
+        succeeds(&mut volumes.mount_second("other"));
+        std::thread::scope(|scope| {
+            for dir in [first.dir(), &volumes.second] {
+                scope.spawn(|| unmount(dir));
+            }
+        });
+        assert!(first.ended().success(), "{}", first.messages());
+    }
 }
 
 /// Writes files of a MiB until the store is full. Returns their number.
