@@ -18,7 +18,8 @@ use crate::settings::{CacheSettings, FetchMode};
 use crate::state::{CacheShared, CacheState};
 use crate::status::{CacheCounters, CacheStatus};
 use crate::task::{BackgroundTask, CacheCompletion, DeferredCompletions, StepProgress};
-use crate::volumes::{VolumeInUse, VolumeManager};
+use crate::used_volumes::{UsedVolumes, VolumeInUse};
+use crate::volumes::VolumeManager;
 use crate::write_back::{WriteBack, WriteBackReason};
 use buffer::{Buffer, BufferError, GroupNo};
 use device::{Clock, Device, Incarnation, ObjectId, PageNo, SharedPage};
@@ -59,10 +60,17 @@ impl CacheParts {
         let fetcher = Arc::new(Fetcher::new(shared.clone()));
         let write_back = WriteBack::new(shared.clone(), admission.clone(), committer.clone());
         let write_back = Arc::new(write_back);
-        let maintainer = StoreMaintainer::new(shared.clone(), admission.clone(), write_back.clone());
+        let used = UsedVolumes::new();
+        let maintainer =
+            StoreMaintainer::new(shared.clone(), admission.clone(), write_back.clone(), used.clone());
         let maintainer = Arc::new(maintainer);
-        let volumes =
-            VolumeManager::new(shared.clone(), committer.clone(), write_back.clone(), maintainer.clone());
+        let volumes = VolumeManager::new(
+            shared.clone(),
+            committer.clone(),
+            write_back.clone(),
+            maintainer.clone(),
+            used,
+        );
         let rescuer = Rescuer::new(shared.clone(), write_back.clone(), maintainer.clone());
         CacheParts {
             shared,

@@ -54,8 +54,8 @@ pub enum CacheError {
         /// The last one that the buffer knows of.
         buffer: u64,
     },
-    /// The volume is in use.
-    #[error("volume {volume} is mounted here")]
+    /// The volume is in use: it is mounted, or is being deleted, renamed or rolled back.
+    #[error("volume {volume} is mounted here, or is being changed")]
     InUse {
         /// The volume.
         volume: VolumeId,

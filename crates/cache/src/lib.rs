@@ -39,6 +39,7 @@ mod sync;
 mod sync_queue;
 mod task;
 mod transact;
+mod used_volumes;
 mod volumes;
 mod write_back;
 
@@ -61,4 +62,4 @@ pub use settings::{CacheSettings, FetchMode};
 pub use status::{CacheCounters, CacheStatus, StuckItem};
 pub use task::{BackgroundTask, CacheCompletion, StepProgress};
 pub use transact::CacheTransaction;
-pub use volumes::VolumeInUse;
+pub use used_volumes::VolumeInUse;

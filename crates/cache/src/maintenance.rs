@@ -7,6 +7,7 @@ use crate::error::CacheError;
 use crate::locks::{CacheLock, OrderedMutex};
 use crate::state::{CacheShared, CacheState};
 use crate::task::{BackgroundTask, DeferredCompletions, StepProgress};
+use crate::used_volumes::UsedVolumes;
 use crate::write_back::{WriteBack, WriteBackReason};
 use std::sync::Arc;
 use store::{MaintenanceProgress, SpacePressure, SpaceSearch, StoreError, StoreSpace, VolumeId};
@@ -38,6 +39,7 @@ pub(crate) struct StoreMaintainer {
     making_space: OrderedMutex<Option<SpaceAttempt>>,
     /// Volumes that are deleted before an operation is told that the store is full.
     expendable: OrderedMutex<Vec<VolumeId>>,
+    used: UsedVolumes,
 }
 
 impl StoreMaintainer {
@@ -45,10 +47,11 @@ impl StoreMaintainer {
         shared: Arc<CacheShared>,
         admission: AdmissionControl,
         write_back: Arc<WriteBack>,
+        used: UsedVolumes,
     ) -> StoreMaintainer {
         let making_space = OrderedMutex::new(CacheLock::SpaceAttempt, None);
         let expendable = OrderedMutex::new(CacheLock::ExpendableVolumes, Vec::new());
-        StoreMaintainer { shared, admission, write_back, making_space, expendable }
+        StoreMaintainer { shared, admission, write_back, making_space, expendable, used }
     }
 
     /// Whether no thread makes space.
@@ -249,9 +252,14 @@ impl StoreMaintainer {
         }
     }
 
-    /// Deletes the oldest expendable volume. If a crash undoes that, the volume is back, which does no harm.
+    /// Deletes the oldest expendable volume that nobody uses. If a crash undoes that, the volume is back, which does
+    /// no harm.
     fn delete_expendable_volume(&self) -> bool {
-        let Some(volume) = self.expendable.lock().first().copied() else { return false };
+        let expendable = self.expendable.lock().clone();
+        // A mount of the others began after they were set.
+        let mut unused =
+            expendable.iter().filter_map(|&volume| Some((volume, self.used.begin_use(volume).ok()?)));
+        let Some((volume, _used)) = unused.next() else { return false };
         let deleted = self.shared.store_io().volumes().delete(volume, self.shared.buffer().durable_lsn());
         if deleted.is_ok() {
             self.shared.state().counters.volumes_given_up += 1;

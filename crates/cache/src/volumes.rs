@@ -15,7 +15,6 @@
 use crate::commit::Committer;
 use crate::dirty_scan::DirtyScan;
 use crate::error::CacheError;
-use crate::locks::{CacheLock, OrderedMutex};
 use crate::maintenance::StoreMaintainer;
 use crate::page_table::PageKey;
 use crate::planted_bug::{CacheBug, is_planted};
@@ -23,6 +22,7 @@ use crate::range_ops::RangeOp;
 use crate::rescue::{FINISHED_RESCUE, UNFINISHED_RESCUE};
 use crate::state::CacheShared;
 use crate::task::{BackgroundTask, StepProgress};
+use crate::used_volumes::{UsedVolumes, VolumeInUse};
 use crate::write_back::{FrozenBatch, FrozenPage, STEP_PAGES, WriteBack, WriteBackReason};
 use device::{Lsn, ObjectId, PageNo, SharedPage};
 use std::collections::BTreeSet;
@@ -32,12 +32,9 @@ use store::{NewVolume, StoreError, StoreVolumes, VolumeId, VolumeMode, VolumeRol
 /// Dirty pages that may be frozen under one hold of the lock: some milliseconds of it.
 const FEW_PAGES: usize = 4096;
 
-/// The volumes in use.
-type UsedVolumes = OrderedMutex<BTreeSet<VolumeId>>;
-
 /// Creates, clones, renames, rolls back and deletes volumes.
 pub(crate) struct VolumeManager {
-    used: Arc<UsedVolumes>,
+    used: UsedVolumes,
     shared: Arc<CacheShared>,
     committer: Arc<Committer>,
     write_back: Arc<WriteBack>,
@@ -50,16 +47,13 @@ impl VolumeManager {
         committer: Arc<Committer>,
         write_back: Arc<WriteBack>,
         maintainer: Arc<StoreMaintainer>,
+        used: UsedVolumes,
     ) -> VolumeManager {
-        let used = Arc::new(UsedVolumes::new(CacheLock::VolumesInUse, BTreeSet::new()));
         VolumeManager { used, shared, committer, write_back, maintainer }
     }
 
     pub(crate) fn use_volume(&self, volume: VolumeId) -> Result<VolumeInUse, CacheError> {
-        if !self.used.lock().insert(volume) {
-            return Err(CacheError::InUse { volume });
-        }
-        Ok(VolumeInUse { used: self.used.clone(), volume })
+        self.used.begin_use(volume)
     }
 
     pub(crate) fn create(
@@ -82,7 +76,7 @@ impl VolumeManager {
 
     pub(crate) fn rename(&self, volume: VolumeId, name: &str) -> Result<(), CacheError> {
         ensure_not_reserved(name)?;
-        self.ensure_unused(volume)?;
+        let _used = self.used.begin_use(volume)?;
         let rename = || {
             let _turn = self.write_back.lock();
             self.shared.ensure_works()?;
@@ -94,18 +88,12 @@ impl VolumeManager {
     }
 
     pub(crate) fn is_used(&self, volume: VolumeId) -> bool {
-        self.used.lock().contains(&volume)
-    }
-
-    fn ensure_unused(&self, volume: VolumeId) -> Result<(), CacheError> {
-        if self.is_used(volume) {
-            return Err(CacheError::InUse { volume });
-        }
-        Ok(())
+        self.used.contain(volume)
     }
 
     pub(crate) fn delete(&self, volume: VolumeId) -> Result<(), CacheError> {
-        self.ensure_unused(volume)?;
+        // No mount may begin meanwhile.
+        let _used = self.used.begin_use(volume)?;
         let _turn = self.write_back.lock();
         // Range operations between this volume and others.
         let of_others = |op: &RangeOp| op.volumes().contains(&volume) && op.volumes() != [volume; 2];
@@ -169,16 +157,14 @@ impl VolumeManager {
 
     /// Rolls a volume back. If segments are short, cleaning makes some first.
     pub(crate) fn roll_back(&self, rollback: &VolumeRollback<'_>) -> Result<VolumeId, CacheError> {
+        let _used = self.used.begin_use(rollback.volume)?;
         self.maintainer.with_space(|| self.roll_back_once(rollback))
     }
 
     fn roll_back_once(&self, rollback: &VolumeRollback<'_>) -> Result<VolumeId, CacheError> {
-        self.ensure_unused(rollback.volume)?;
         self.shared.store().volumes().check_rollback(rollback)?;
         ensure_not_reserved(rollback.kept_name)?;
         self.at_point_in_time(&BTreeSet::from([rollback.snapshot]), |volumes, lsn| {
-            // A mount may have begun since.
-            self.ensure_unused(rollback.volume)?;
             if is_planted(CacheBug::HalfARollback) {
                 return Ok(roll_back_in_halves(volumes, rollback, lsn)?);
             }
@@ -328,17 +314,5 @@ fn ensure_not_reserved(name: &str) -> Result<(), CacheError> {
             Err(StoreError::BadName { name: name.into(), why }.into())
         }
         None => Ok(()),
-    }
-}
-
-/// A volume in use. Until this is dropped, the volume can be neither used again, nor deleted, renamed or rolled back.
-pub struct VolumeInUse {
-    used: Arc<UsedVolumes>,
-    volume: VolumeId,
-}
-
-impl Drop for VolumeInUse {
-    fn drop(&mut self) {
-        self.used.lock().remove(&self.volume);
     }
 }

@@ -51,6 +51,7 @@ mod shipped {
     pub(crate) mod sync_queue;
     pub(crate) mod task;
     pub(crate) mod transact;
+    pub(crate) mod used_volumes;
     pub(crate) mod volumes;
     pub(crate) mod write_back;
 }

@@ -107,6 +107,12 @@ impl WeirMount {
         }
     }
 
+    /// Whether a process serves the mount. None serves a dead mount, and nobody can pretend to be another process.
+    pub(crate) fn is_served_by(&self, pid: u32) -> bool {
+        let daemon = control_address::connect(self.device, self.owner.uid);
+        daemon.is_ok_and(|daemon| daemon.is_some_and(|(_, peer)| peer.pid == Some(pid)))
+    }
+
     /// Fails unless the user is root or the mount's owner.
     pub(crate) fn ensure_may_control(&self) -> Result<(), WeirError> {
         match geteuid() {

@@ -183,8 +183,10 @@ fn serve(
     let signals = (signals, workers.stopper());
     let attended = attend(daemon, &mounted, signals, &serving, (is_in_background, log_directory));
     if attended.is_err() {
-        // The threads of the mount would serve it for ever.
-        let _ = unmount(&mounted.dir, UnmountMode::Detach);
+        // The threads of the mounts would serve them for ever.
+        for mounted in daemon.leave() {
+            let _ = unmount(&mounted.dir, UnmountMode::Detach);
+        }
     }
     let last = daemon.wait_for_end();
     serving.store(false, Ordering::Release);

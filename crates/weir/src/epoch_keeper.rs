@@ -105,7 +105,10 @@ impl EpochKeeper {
             return;
         }
         let written = lock(&self.volumes).written.clone();
-        let with_epoch = written.into_iter().filter(|&volume| !self.epochs_of(volume).is_empty());
+        // Some may be deleted: their epochs stay.
+        let is_there = |volume| self.cache.store().volumes().mode(volume).is_some();
+        let with_epoch =
+            written.into_iter().filter(|&volume| is_there(volume) && !self.epochs_of(volume).is_empty());
         self.take(&mut lock(&self.schedule), with_epoch);
     }
 

@@ -89,6 +89,10 @@ impl MountedVolume {
         self.end_set.notify_all();
     }
 
+    pub(crate) fn has_ended(&self) -> bool {
+        lock(&self.end).is_some()
+    }
+
     /// Waits for [`set_end`](MountedVolume::set_end).
     pub(crate) fn wait_for_end(&self) -> MountEnd {
         let end = self.end_set.wait_while(lock(&self.end), |end| end.is_none());

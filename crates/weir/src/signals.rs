@@ -3,6 +3,7 @@
 //! | state of a mount | reaction to a signal |
 //! | --- | --- |
 //! | does not exist yet | the process ends as usual; only a recovery may have written to the media |
+//! | is wanted beside others | it is not made |
 //! | no program uses it | the daemon unmounts it |
 //! | programs use it | no other program may enter; the kernel unmounts it when the last program leaves |
 //! | all are gone | the daemon writes everything back, and ends |
@@ -48,7 +49,7 @@ impl HeldSignals {
 
 impl SignalHandler {
     fn leave(&self) {
-        let mounts = self.daemon.mounts();
+        let mounts = self.daemon.leave();
         if mounts.is_empty() {
             tracing::info!("{}: already writing everything back", self.daemon.stack.media.name.display());
         } else if !mounts.iter().any(|mount| is_in_table(mount)) {

@@ -85,7 +85,7 @@ pub(crate) struct StoreDaemon {
     pub(crate) front: FrontEnd,
     /// The file for messages of a daemon in the background.
     pub(crate) log: OnceLock<PathBuf>,
-    /// Held while a mount is made. Locked before `mounts`.
+    /// Held while a mount is made, and while a volume is renamed, rolled back or deleted. Locked before `mounts`.
     mounting: Mutex<()>,
     /// Held for moments.
     mounts: Mutex<MountList>,
@@ -96,10 +96,12 @@ pub(crate) struct StoreDaemon {
 #[derive(Default)]
 struct MountList {
     serving: Vec<Arc<MountedVolume>>,
-    /// Mounts that are gone, and whose operations end while others serve.
+    /// Mounts that are gone, and whose operations and clients end while others serve.
     closing: Vec<Arc<MountedVolume>>,
     /// Whether a mount is being made.
     is_mounting: bool,
+    /// Whether no further mount is to be made.
+    is_leaving: bool,
     /// No mount is left, and none will be made.
     is_ending: bool,
     /// The mount with which the daemon ends.
@@ -164,39 +166,55 @@ impl StoreDaemon {
         self.mount_list().serving.clone()
     }
 
+    /// Makes no further mounts. Returns those that are to end.
+    pub(crate) fn leave(&self) -> Vec<Arc<MountedVolume>> {
+        let mut mounts = self.mount_list();
+        mounts.is_leaving = true;
+        mounts.serving.clone()
+    }
+
     /// Mounts a volume, and serves it in a thread of its own. Returns `None` if the daemon is ending.
     pub(crate) fn mount(
         self: &Arc<StoreDaemon>,
         new: &NewMount,
     ) -> Result<Option<Arc<MountedVolume>>, WeirError> {
-        let _turn = self.mounting.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.take_turn();
+        // Before the mount, which would hang without it.
+        let (to_serve, made) = std::sync::mpsc::channel();
+        let daemon = self.clone();
+        let serve = move || {
+            if let Ok((mounted, session, control)) = made.recv() {
+                daemon.serve(mounted, session, control);
+            }
+        };
+        let thread = std::thread::Builder::new().name("mount".into()).spawn(serve);
+        thread.map_err(|source| WeirError::Spawn { source })?;
         {
             let mut mounts = self.mount_list();
-            if mounts.is_ending {
+            if mounts.is_ending || mounts.is_leaving {
                 return Ok(None);
             }
             mounts.is_mounting = true;
         }
         let made = self.make_mount(new);
-        self.change_mounts(|mounts| {
+        let is_leaving = self.change_mounts(|mounts| {
             mounts.is_mounting = false;
             if let Ok((mounted, ..)) = &made {
-                mounts.serving.push(mounted.clone());
+                let list = if mounts.is_leaving { &mut mounts.closing } else { &mut mounts.serving };
+                list.push(mounted.clone());
             }
             // All others may have ended meanwhile.
             mounts.is_ending |= mounts.serving.is_empty();
+            mounts.is_leaving
         });
         let (mounted, session, control) = made?;
-        let (daemon, served) = (self.clone(), mounted.clone());
-        let serve = move || daemon.serve(served, session, control);
-        if let Err(source) = std::thread::Builder::new().name("mount".into()).spawn(serve) {
-            // The session is dropped, and with it the mount.
-            self.change_mounts(|mounts| {
-                mounts.remove(&mounted);
-                mounts.is_ending |= mounts.serving.is_empty();
-            });
-            return Err(WeirError::Spawn { source });
+        if is_leaving {
+            // Unmounts it.
+            drop(session);
+            self.end_mount(&mounted, control);
+            return Ok(None);
         }
+        let _ = to_serve.send((mounted.clone(), session, control));
         Ok(Some(mounted))
     }
 
@@ -268,7 +286,8 @@ impl StoreDaemon {
 
     fn ensure_not_mounted(&self, volume: &VolumeInfo) -> Result<(), WeirError> {
         let mounts = self.mount_list();
-        let mut all = mounts.serving.iter().chain(&mounts.closing);
+        let closing = mounts.closing.iter().filter(|mounted| !mounted.has_ended());
+        let mut all = mounts.serving.iter().chain(closing);
         match all.find(|mounted| mounted.volume.id == volume.id) {
             Some(mounted) => {
                 Err(WeirError::VolumeMounted { volume: volume.name.clone(), dir: mounted.dir.clone() })
@@ -290,10 +309,15 @@ impl StoreDaemon {
         if let Err(error) = outcome {
             tracing::error!("{}: {error}", mounted.dir.display());
         }
-        let written_back = self.close(&mounted).map_err(|refusal| refusal.why);
-        self.change_mounts(|mounts| mounts.remove(&mounted));
+        self.end_mount(&mounted, control);
+    }
+
+    /// Ends a mount that is closing, and then the connections of its clients. The daemon does not end before that.
+    fn end_mount(&self, mounted: &Arc<MountedVolume>, control: ControlServer) {
+        let written_back = self.close(mounted).map_err(|refusal| refusal.why);
         mounted.set_end(MountEnd { written_back, ends_process: false });
         control.close();
+        self.change_mounts(|mounts| mounts.remove(mounted));
     }
 
     /// Ends what a mount began, and makes all of its changes durable. Afterwards the volume may be mounted again.
@@ -325,6 +349,11 @@ impl StoreDaemon {
         let result = change(&mut self.mount_list());
         self.mounts_changed.notify_all();
         result
+    }
+
+    /// Waits for mounts and changes of volumes to end. A mount's volume keeps its name until the mount is made.
+    fn take_turn(&self) -> MutexGuard<'_, ()> {
+        self.mounting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn mount_list(&self) -> MutexGuard<'_, MountList> {
@@ -443,6 +472,7 @@ impl StoreDaemon {
     /// Renames a volume that is not mounted.
     pub(crate) fn rename_volume(&self, old: &str, new: &str) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
+        let _turn = self.take_turn();
         self.refuse_mounted(old)?;
         Ok(volume::rename_volume(&self.stack.cache, &self.stack.media.name, old, new)?)
     }
@@ -450,6 +480,7 @@ impl StoreDaemon {
     /// Gives a volume that is not mounted the content of its snapshot.
     pub(crate) fn roll_back_volume(&self, name: &str, snapshot: &str) -> Result<Value, RequestRefusal> {
         self.refuse_read_only()?;
+        let _turn = self.take_turn();
         self.refuse_mounted(name)?;
         Ok(volume::roll_back_volume(&self.stack.cache, &self.stack.media.name, name, snapshot)?)
     }
@@ -457,6 +488,7 @@ impl StoreDaemon {
     /// Deletes a volume that is not mounted.
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
+        let _turn = self.take_turn();
         self.refuse_mounted(name)?;
         Ok(volume::delete_volume(&self.stack.cache, &self.stack.media.name, name)?)
     }

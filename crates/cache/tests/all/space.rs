@@ -325,21 +325,23 @@ const HALF: u64 = SEGMENTS * SEGMENT_BLOCKS / 2;
 
 #[test]
 fn a_volume_that_is_expendable_goes_before_a_writer_is_told_that_the_store_is_full() {
-    let overwrite = |is_expendable: bool, pages: u64| {
+    let overwrite = |is_expendable: bool, is_used: bool, pages: u64| {
         let machine = Machine::sized(LARGE_SEGMENT_BLOCKS, CacheSettings::default());
         let half = machine.cache.store().space().now().usable() * 6 / 10;
         (0..half).try_for_each(|page| machine.write(page, &mut |_| {})).expect("there is some");
         let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
         let copy = machine.cache.clone_volume(VolumeId::MAIN, &new).expect("space");
         machine.cache.set_expendable_volumes(if is_expendable { vec![copy] } else { Vec::new() });
+        let _used = is_used.then(|| machine.cache.use_volume(copy));
         let outcome = (0..half * pages / 10).try_for_each(|page| machine.write(page, &mut |_| {}));
         let is_there = machine.cache.store().volumes().named("copy").is_some();
         let is_full = outcome.is_err_and(|error| error.is_full());
         (is_full, is_there, machine.cache.status().counters.volumes_given_up)
     };
-    assert_eq!(overwrite(true, 10), (false, false, 1));
-    assert_eq!(overwrite(false, 10), (true, true, 0));
-    assert_eq!(overwrite(true, 3), (false, true, 0), "there is space");
+    assert_eq!(overwrite(true, false, 10), (false, false, 1));
+    assert_eq!(overwrite(false, false, 10), (true, true, 0));
+    assert_eq!(overwrite(true, true, 10), (true, true, 0), "it is mounted");
+    assert_eq!(overwrite(true, false, 3), (false, true, 0), "there is space");
 }
 
 #[test]

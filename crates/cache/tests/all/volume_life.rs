@@ -1,10 +1,11 @@
 //! Volumes that are created, renamed and deleted, and changes of volumes that may not be changed.
 
 use crate::common::apply_at_once;
+use crate::common::meddled::{Meddled, Meddler};
 use crate::common::plain::Machine;
 use cache::{Cache, CacheError, ObjectChange};
 use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, SharedPage, TransferKind, VolumeId};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use store::{NewVolume, StoreError, VolumeMode};
 
 const FILE: ObjectId = VolumeId::MAIN.object(5, 1);
@@ -177,4 +178,34 @@ fn crash_in_a_change_of_volumes_leaves_all_of_it_or_nothing() {
         }
         assert!(outcomes.iter().all(|&count| count > 0), "{outcomes:?}: the runs test little");
     }
+}
+
+#[test]
+fn volume_is_in_use_while_it_is_changed() {
+    let machine = Machine::new(5);
+    let meddler: Arc<Mutex<Option<Meddler>>> = Arc::default();
+    let meddled = |disk| Arc::new(Meddled { disk, meddler: meddler.clone() });
+    let cache = machine
+        .open_on(meddled(machine.store.clone()), meddled(machine.buffer.clone()))
+        .expect("sound media");
+    clone(&cache, "snapshot", VolumeMode::ReadOnly);
+    let changes: [&dyn Fn(VolumeId) -> Result<(), CacheError>; 3] = [
+        &|volume| cache.rename_volume(volume, "renamed"),
+        &|volume| cache.roll_back(volume, VolumeId(1), "kept", 2).map(drop),
+        &|volume| cache.delete_volume(volume),
+    ];
+    for change in changes {
+        let asked = Arc::new(Mutex::new(0));
+        let (mounting, asks) = (cache.clone(), asked.clone());
+        *meddler.lock().expect("one thread") = Some(Box::new(move || {
+            *asks.lock().expect("one thread") += 1;
+            let used = mounting.use_volume(VolumeId::MAIN).map(drop);
+            assert!(matches!(used, Err(CacheError::InUse { volume: VolumeId::MAIN })));
+        }));
+        change(VolumeId::MAIN).expect("it is not in use before");
+        *meddler.lock().expect("one thread") = None;
+        assert!(*asked.lock().expect("one thread") > 0, "no mount was tried meanwhile");
+        cache.use_volume(VolumeId::MAIN).map(drop).expect("it is not in use afterwards");
+    }
+    assert_eq!(names(&cache), [(1, "snapshot".into()), (2, "renamed".into())]);
 }

@@ -1,13 +1,21 @@
 //! Several volumes of a store, mounted by one daemon.
 
-use crate::common::{Mounted, Sandbox, assert_says, can_mount, fails, is_mounted, status_of, succeeds, weir};
+use crate::common::{
+    Mounted, PATIENCE, Sandbox, assert_says, can_mount, fails, is_mounted, status_of, succeeds, weir,
+};
 use device::SeededRng;
+use serde_json::json;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// A user who is neither root nor the mount's owner.
 const STRANGER: u32 = 65533;
@@ -296,6 +304,144 @@ fn a_volume_is_rolled_back_and_what_it_was_is_kept() {
         "there are: other, nightly",
     );
     succeeds(weir().arg("check").arg(&store));
+}
+
+#[test]
+fn mounts_and_rollbacks_at_once_follow_each_other() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    let live = volumes.sandbox.mount_with(&["--volume", "other"]);
+    succeeds(weir().args(["volume", "clone", "--read-only", "--of", "main"]).arg(live.dir()).arg("nightly"));
+    for _ in 0..10 {
+        let mut roll_back = weir();
+        roll_back.args(["volume", "rollback"]).arg(live.dir()).args(["main", "nightly"]);
+        let mut mount = volumes.mount_second("main");
+        let (rolled_back, mounted) = std::thread::scope(|scope| {
+            let mounted = scope.spawn(|| mount.output().expect("weir"));
+            (roll_back.output().expect("weir"), mounted.join().expect("no panic"))
+        });
+        assert!(mounted.status.success(), "{mounted:?}");
+        let listed = succeeds(weir().args(["volume", "list"]).arg(live.dir()));
+        let listed = String::from_utf8(listed.stdout).expect("text");
+        let line = listed.lines().find(|line| line.contains(&*volumes.second.to_string_lossy()));
+        assert!(line.is_some_and(|line| line.starts_with("main ")), "{listed}");
+        unmount(&volumes.second);
+        if !rolled_back.status.success() {
+            assert_says(&String::from_utf8_lossy(&rolled_back.stderr), "volume main is mounted on");
+            continue;
+        }
+        let said = String::from_utf8(rolled_back.stdout).expect("text");
+        let before = said.trim_end().rsplit(' ').next().expect("a name");
+        succeeds(weir().args(["volume", "delete"]).arg(live.dir()).arg(before));
+    }
+    live.unmount();
+}
+
+#[test]
+fn last_epochs_are_taken_beside_those_of_a_deleted_volume() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    let live = volumes.sandbox.mount_with(&["--epoch-every", "2"]);
+    succeeds(&mut volumes.mount_second("other"));
+    let begun = Instant::now();
+    while [live.status(), status_of(&volumes.second)].iter().any(|status| status.epoch.last.is_none()) {
+        assert!(begun.elapsed() < PATIENCE, "{:?}", live.status().epoch);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    unmount(&volumes.second);
+    succeeds(weir().args(["volume", "delete"]).arg(live.dir()).arg("other"));
+    fs::write(live.path("file"), b"last").expect("a file");
+    live.unmount();
+    let listed = succeeds(weir().args(["volume", "list"]).arg(volumes.sandbox.store()));
+    let listed = String::from_utf8(listed.stdout).expect("text");
+    let is_of_main = |line: &&str| line.starts_with("epoch-") && line.ends_with(" main");
+    let epoch = listed.lines().find(is_of_main).unwrap_or_else(|| panic!("no epoch of main: {listed}"));
+    let epoch = epoch.split_whitespace().next().expect("a name");
+    let mounted = volumes.sandbox.mount_with(&["--volume", epoch]);
+    assert_eq!(fs::read(mounted.path("file")).expect("it"), b"last");
+    mounted.unmount();
+}
+
+#[test]
+fn path_of_a_store_leads_to_its_daemon_beside_a_dead_mount() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    let mut first = volumes.sandbox.mount();
+    succeeds(&mut volumes.mount_second("other"));
+    first.signal("KILL");
+    first.ended();
+    drop(first);
+    let live = volumes.sandbox.mount();
+    assert!(is_mounted(&volumes.second), "the dead mount");
+    let store = volumes.sandbox.store();
+    succeeds(weir().args(["volume", "snapshot"]).arg(&store).arg("nightly"));
+    let listed = succeeds(weir().args(["volume", "list"]).arg(&store));
+    assert_says(&String::from_utf8_lossy(&listed.stdout), &format!("(mounted on {})", live.dir().display()));
+    live.unmount();
+    unmount(&volumes.second);
+}
+
+/// A connection to the daemon of the mount on `dir`.
+fn connect_to_daemon(dir: &Path) -> UnixStream {
+    let device = fs::metadata(dir).expect("a mount").dev();
+    let prefix = format!("@weir/{}:{}/", rustix::fs::major(device), rustix::fs::minor(device));
+    let table = fs::read_to_string("/proc/net/unix").expect("a table");
+    let mut names = table.split_whitespace().filter(|word| word.starts_with(&prefix));
+    let connected = names.find_map(|name| {
+        UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name[1..]).expect("a name")).ok()
+    });
+    connected.expect("a daemon listens")
+}
+
+#[test]
+fn a_daemon_that_was_told_to_end_mounts_nothing_more() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    let second = &volumes.second;
+    let mut first = volumes.sandbox.mount();
+    let in_use = File::create(first.path("file")).expect("a file");
+    let mut client = BufReader::new(connect_to_daemon(first.dir()));
+    first.signal("TERM");
+    let begun = Instant::now();
+    while is_mounted(first.dir()) {
+        assert!(begun.elapsed() < PATIENCE, "{}", first.messages());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let request = json!({ "operation": "mount", "dir": second.as_os_str().as_bytes(), "volume": "other" });
+    writeln!(client.get_mut(), "{request}").expect("it listens");
+    let mut reply = String::new();
+    client.read_line(&mut reply).expect("it answers");
+    assert_eq!(reply.trim_end(), r#"{"is_ending":true}"#);
+    assert!(!is_mounted(second));
+    drop(client);
+    drop(in_use);
+    assert!(first.ended().success(), "{}", first.messages());
+}
+
+#[test]
+fn unmounts_at_once_all_succeed() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    for _ in 0..10 {
+        let mut first = volumes.sandbox.mount();
+        succeeds(&mut volumes.mount_second("other"));
+        std::thread::scope(|scope| {
+            for dir in [first.dir(), &volumes.second] {
+                scope.spawn(|| unmount(dir));
+            }
+        });
+        assert!(first.ended().success(), "{}", first.messages());
+    }
 }
 
 /// Writes files of a MiB until the store is full. Returns their number.
