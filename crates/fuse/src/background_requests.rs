@@ -9,7 +9,7 @@ use crate::recent_inodes::RecentInodes;
 use fs::Ino;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The background requests of a mount that are not yet answered.
 #[derive(Debug, Default)]
@@ -124,6 +124,12 @@ impl BackgroundRequests {
         !list.is_closed
     }
 
+    /// Waits for this time, or until the list is [closed](BackgroundRequests::close).
+    pub fn rest(&self, time: Duration) {
+        let is_open = |list: &mut RequestList| !list.is_closed;
+        drop(self.changed.wait_timeout_while(self.list(), time, is_open));
+    }
+
     /// The requests that are under way, in no order.
     pub fn under_way(&self) -> Vec<BackgroundRequest> {
         self.list().requests.values().copied().collect()
@@ -189,6 +195,15 @@ mod tests {
         assert_eq!(tasks(&requests), [72]);
         drop(second);
         assert_eq!(tasks(&requests), []);
+    }
+
+    #[test]
+    fn a_rest_ends_when_the_list_is_closed() {
+        let requests = Arc::new(BackgroundRequests::default());
+        let resting = requests.clone();
+        let rest = thread::spawn(move || resting.rest(Duration::from_secs(3600)));
+        requests.close();
+        rest.join().expect("it does not last an hour");
     }
 
     #[test]

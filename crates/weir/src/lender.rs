@@ -113,7 +113,7 @@ impl Lender {
         let mut budget = LookBudget { saved: SAVED_MAX, since: Instant::now() };
         let mut pause = OVERDUE;
         while self.requests.wait_for_one() {
-            thread::sleep(pause);
+            self.requests.rest(pause);
             let begun = processor_time();
             let loans = self.look();
             pause = budget.pause_after(processor_time().saturating_sub(begun), Instant::now());

@@ -237,7 +237,7 @@ impl StoreDaemon {
         self.epochs.note_mount(&volume);
         let made = self.mount_volume(new, &volume);
         if made.is_err() {
-            self.policy.remove_mount(dir);
+            self.policy.remove_mount(volume.id);
             self.wait_until_unused(&volume);
             self.epochs.note_unmount(volume.id);
         }
@@ -258,7 +258,7 @@ impl StoreDaemon {
             &fs,
             latencies.clone(),
             self.front.traffic.clone(),
-            self.policy.add_mount(fs.clone(), dir.clone()),
+            self.policy.add_mount(volume.id, fs.clone(), dir.clone()),
             self.front.kernel_cache,
         );
         let options = MountOptions {
@@ -322,7 +322,7 @@ impl StoreDaemon {
 
     /// Ends what a mount began, and makes all of its changes durable. Afterwards the volume may be mounted again.
     fn close(&self, mounted: &MountedVolume) -> Result<(), RequestRefusal> {
-        self.policy.remove_mount(&mounted.dir);
+        self.policy.remove_mount(mounted.volume.id);
         mounted.drop_fs();
         self.wait_until_unused(&mounted.volume);
         self.epochs.note_unmount(mounted.volume.id);

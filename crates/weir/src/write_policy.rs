@@ -14,7 +14,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
-use store::DataMode;
+use store::{DataMode, VolumeId};
 use weir_status::{LendingReport, RuleShareReport};
 
 /// A policy, and the user's rules, which only the `critical` policies follow.
@@ -78,6 +78,7 @@ pub(crate) struct WritePolicy {
 
 /// The rules in force for one mount: those that hold for its files, and for the programs that use it.
 struct MountRules {
+    volume: VolumeId,
     fs: Fs,
     /// Where the file system is, or will be, mounted.
     dir: PathBuf,
@@ -160,11 +161,13 @@ impl WritePolicy {
         policy
     }
 
-    /// Puts the rules in force for a mount that is about to be made on `dir`. Returns them for its server.
-    pub(crate) fn add_mount(&self, fs: Fs, dir: PathBuf) -> Arc<RequestClasses> {
+    /// Puts the rules in force for a mount of `volume` that is about to be made on `dir`. Returns them for its
+    /// server.
+    pub(crate) fn add_mount(&self, volume: VolumeId, fs: Fs, dir: PathBuf) -> Arc<RequestClasses> {
         let _turn = self.begin_change();
         let classes = Arc::<RequestClasses>::default();
-        let mut mount = MountRules { fs, dir, classes: classes.clone(), rule_keeper: None, lender: None };
+        let mut mount =
+            MountRules { volume, fs, dir, classes: classes.clone(), rule_keeper: None, lender: None };
         let (rules, level) = {
             let in_force = self.in_force();
             (in_force.rules.clone(), in_force.policy().lending_level())
@@ -174,9 +177,9 @@ impl WritePolicy {
         classes
     }
 
-    /// Ends what was begun for the mount on `dir`, which is gone.
-    pub(crate) fn remove_mount(&self, dir: &Path) {
-        self.mounts().retain(|mount| mount.dir != dir);
+    /// Ends what was begun for the mount of `volume`, which is gone. Another volume may be mounted in its place.
+    pub(crate) fn remove_mount(&self, volume: VolumeId) {
+        self.mounts().retain(|mount| mount.volume != volume);
     }
 
     /// The classes of running processes, which outlast a change of the policy.
