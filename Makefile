@@ -15,9 +15,9 @@ test:
 	scripts/install-test-tools
 	cargo build --workspace --all-targets
 	cargo xtask check
-	$(SIMULATOR) --seeds 10 --operations 20000 --crashes 500
-	$(SIMULATOR) --exhaust 3 --programs 300
-	scripts/fuzz 3
+	$(SIMULATOR) --seeds 5 --operations 20000 --crashes 500
+	$(SIMULATOR) --exhaust 3 --programs 150
+	scripts/fuzz 2
 
 # How long the clients of `make load` run: make load MINUTES=5
 MINUTES ?= 60
