@@ -103,13 +103,8 @@ impl TransactionApplier {
         known: &mut BTreeSet<VolumeId>,
         changes: &[ObjectChange<'_>],
     ) -> Result<(), CacheError> {
-        let mut last = None;
         for ObjectId { volume, .. } in changes.iter().flat_map(ObjectChange::changed_objects) {
-            // Nearly always, a transaction changes one volume.
-            if last.replace(volume) == Some(volume)
-                || known.contains(&volume)
-                || is_planted(CacheBug::ReadOnlyVolumeChanged)
-            {
+            if known.contains(&volume) || is_planted(CacheBug::ReadOnlyVolumeChanged) {
                 continue;
             }
             match self.shared.store().volumes().mode(volume) {
