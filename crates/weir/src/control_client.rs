@@ -74,13 +74,32 @@ impl WeirMount {
 
     /// The mount at `path`, or the mount of the store at `path`; `None` if the store is not mounted.
     pub(crate) fn at_or_of(path: &Path) -> Result<Option<WeirMount>, WeirError> {
-        if let Ok(found) = WeirMount::at(path) {
-            return Ok(Some(found));
+        match WeirMount::serving(path) {
+            Some(found) => Ok(Some(found)),
+            None => media::open_store(path, DiskAccess::Write).map(|_| None),
         }
-        match media::open_store(path, DiskAccess::Write) {
-            Err(WeirError::InUse { mount: Some(dir), .. }) => WeirMount::at(&dir).map(Some),
-            opened => opened.map(|_| None),
-        }
+    }
+
+    /// The mount at `path`, or a mount of the store at `path`. Does not open the store, which would wait for its lock.
+    pub(crate) fn serving(path: &Path) -> Option<WeirMount> {
+        let of_store = || {
+            let medium = media::store_of(path).ok()?;
+            WeirMount::served_by(host::lock_holder(&medium).ok()??, &medium)
+        };
+        WeirMount::at(path).ok().or_else(of_store)
+    }
+
+    /// A mount of the store on `medium`, an absolute path, which the process `pid` serves. A dead mount is served by
+    /// none, and nobody can pretend to be another process.
+    pub(crate) fn served_by(pid: u32, medium: &Path) -> Option<WeirMount> {
+        let is_served = |mount: &WeirMount| {
+            let daemon = control_address::connect(mount.device, mount.owner.uid);
+            daemon.is_ok_and(|daemon| daemon.is_some_and(|(_, peer)| peer.pid == Some(pid)))
+        };
+        let mounts = MountTable::read().ok()?;
+        let mut of_store =
+            mounts.iter().filter_map(WeirMount::of).filter(|mount| medium.starts_with(&mount.store));
+        of_store.find(is_served)
     }
 
     /// The mount in a line of the mount table, if it is a mount of weir.
@@ -105,12 +124,6 @@ impl WeirMount {
                 Err(no_answer(io::Error::other("no daemon listens for this mount in this network namespace")))
             }
         }
-    }
-
-    /// Whether a process serves the mount. None serves a dead mount, and nobody can pretend to be another process.
-    pub(crate) fn is_served_by(&self, pid: u32) -> bool {
-        let daemon = control_address::connect(self.device, self.owner.uid);
-        daemon.is_ok_and(|daemon| daemon.is_some_and(|(_, peer)| peer.pid == Some(pid)))
     }
 
     /// Fails unless the user is root or the mount's owner.

@@ -212,10 +212,7 @@ pub(crate) fn host_error(path: &Path, error: HostError) -> WeirError {
 fn in_use_error(path: &Path) -> WeirError {
     let Ok(Some(pid)) = host::lock_holder(path) else { return WeirError::Busy { path: path.into() } };
     let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
-    let is_of_store = |mount: &WeirMount| path.starts_with(&mount.store) && mount.is_served_by(pid);
-    let mounts = MountTable::read().ok();
-    let mount = mounts.and_then(|mounts| mounts.iter().filter_map(WeirMount::of).find(is_of_store));
-    let mount = mount.map(|mount| mount.dir);
+    let mount = WeirMount::served_by(pid, path).map(|mount| mount.dir);
     WeirError::InUse { path: path.into(), pid, program, mount }
 }
 

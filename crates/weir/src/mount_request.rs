@@ -11,7 +11,6 @@ use crate::mount_point::MountPoint;
 use crate::option_values::{FETCH_MODES, word_of};
 use crate::store_daemon::{NewMount, StoreDaemon};
 use crate::write_policy::PolicyChoice;
-use host::MountTable;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs;
@@ -25,8 +24,6 @@ use weir_status::StatusReport;
 pub(crate) struct RunningDaemon {
     mount: WeirMount,
     client: ControlClient,
-    /// The store's path, as the daemon knows it.
-    store: PathBuf,
 }
 
 /// The outcome of a request to mount.
@@ -41,24 +38,14 @@ impl RunningDaemon {
     /// The daemon of the store at `path`; `None` if there is none with a mount that can be seen from here.
     pub(crate) fn find(path: &Path) -> Result<Option<RunningDaemon>, WeirError> {
         let medium = store_of(path)?;
-        let store = absolute(path)?;
         let holder = host::lock_holder(&medium);
-        let Some(holder) = holder.map_err(|source| WeirError::Host { path: path.into(), source })? else {
+        let holder = holder.map_err(|source| WeirError::Host { path: path.into(), source })?;
+        let Some(mount) = holder.and_then(|holder| WeirMount::served_by(holder, &medium)) else {
             return Ok(None);
         };
-        let mounts = MountTable::read().map_err(|source| WeirError::Host { path: path.into(), source })?;
-        let of_store = mounts.iter().filter_map(WeirMount::of).filter(|mount| mount.store == store);
-        for mount in of_store {
-            match mount.connect() {
-                Ok(client) if client.pid() == Some(holder) => {
-                    mount.ensure_may_control()?;
-                    return Ok(Some(RunningDaemon { mount, client, store }));
-                }
-                // A dead mount of an earlier daemon, or one that is ending.
-                _ => {}
-            }
-        }
-        Ok(None)
+        mount.ensure_may_control()?;
+        // It may have ended meanwhile.
+        Ok(mount.connect().ok().map(|client| RunningDaemon { mount, client }))
     }
 
     /// Has the daemon mount a volume.
@@ -68,7 +55,7 @@ impl RunningDaemon {
         }
         let status: StatusReport = self.client.report("status")?;
         self.ensure_same_options(args, &status)?;
-        let point = MountPoint::check(&args.dir, args.allow_other, &self.store)?;
+        let point = MountPoint::check(&args.dir, args.allow_other, &self.mount.store)?;
         let request = json!({
             "operation": "mount",
             // Names need not be text.

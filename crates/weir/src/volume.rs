@@ -15,6 +15,7 @@ use device::{BLOCK_BYTES, Clock, OverlayDevice};
 use fs::{CallerCredentials, Fs};
 use host::{DiskAccess, HostDisk, SystemClock, random_bytes};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,9 +65,10 @@ fn tell_freed_space(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
             let store = open_overlay(path, media::open_store(path, DiskAccess::Read)?)?;
             let usage = store.volumes().usage();
             let usage = usage.map_err(|source| WeirError::Store { path: path.clone(), source })?;
-            let name_of = |id| store.volumes().describe().into_iter().find(|volume| volume.id == id);
-            let named = usage.volumes.iter().map(|one| Some((name_of(one.id)?.name, one.exclusive)));
-            named.flatten().map(|(name, blocks)| (name, blocks * BLOCK_BYTES as u64)).collect()
+            let freed: BTreeMap<VolumeId, u64> =
+                usage.volumes.iter().map(|one| (one.id, one.exclusive * BLOCK_BYTES as u64)).collect();
+            let volumes = store.volumes().describe().into_iter();
+            volumes.filter_map(|volume| Some((volume.name, *freed.get(&volume.id)?))).collect()
         }
     };
     match freed.iter().find(|(name, _)| *name == args.name) {
@@ -201,13 +203,12 @@ pub(crate) fn roll_back_volume(
 }
 
 fn list(args: &VolumeListArgs) -> Result<(), WeirError> {
-    let of_mount = |found: WeirMount| Ok(found.connect()?.request("volume_list")?["volumes"].take());
-    let volumes = match WeirMount::at(&args.path) {
-        Ok(found) => of_mount(found)?,
-        Err(_) => match media::open_store(&args.path, DiskAccess::Read) {
-            Err(WeirError::InUse { mount: Some(dir), .. }) => of_mount(WeirMount::at(&dir)?)?,
-            opened => volumes_to_json(&open_overlay(&args.path, opened?)?.volumes().describe(), |_| None),
-        },
+    let volumes = match WeirMount::serving(&args.path) {
+        Some(found) => found.connect()?.request("volume_list")?["volumes"].take(),
+        None => {
+            let disk = media::open_store(&args.path, DiskAccess::Read)?;
+            volumes_to_json(&open_overlay(&args.path, disk)?.volumes().describe(), |_| None)
+        }
     };
     if args.json {
         println!("{volumes:#}");
@@ -238,10 +239,8 @@ pub(crate) fn volumes_to_json(
     volumes: &[VolumeInfo],
     dir_of: impl Fn(&VolumeInfo) -> Option<PathBuf>,
 ) -> Value {
-    let name_of = |id: VolumeId| match volumes.iter().find(|volume| volume.id == id) {
-        Some(volume) => volume.name.clone(),
-        None => format!("#{id}"),
-    };
+    let names: BTreeMap<VolumeId, &str> = volumes.iter().map(|one| (one.id, one.name.as_str())).collect();
+    let name_of = |id: VolumeId| names.get(&id).map_or_else(|| format!("#{id}"), ToString::to_string);
     let describe = |volume: &VolumeInfo| {
         let dir = dir_of(volume);
         json!({
