@@ -1,7 +1,7 @@
 //! Several volumes of a store, mounted by one daemon.
 
 use crate::common::{
-    Mounted, PATIENCE, Sandbox, assert_says, can_mount, fails, is_mounted, status_of, succeeds, weir,
+    Mounted, PATIENCE, Sandbox, assert_says, can_mount, detach, fails, is_mounted, status_of, succeeds, weir,
 };
 use device::SeededRng;
 use serde_json::json;
@@ -40,6 +40,13 @@ impl TwoVolumes {
         let mut command = weir();
         command.args(["mount", "--volume", volume]).arg(self.sandbox.store()).arg(&self.second);
         command
+    }
+}
+
+/// A failed test leaves no dead mount.
+impl Drop for TwoVolumes {
+    fn drop(&mut self) {
+        detach(&self.second);
     }
 }
 

@@ -238,10 +238,15 @@ impl Drop for Mounted {
         // Only this daemon, by its process id; it may have ended already.
         let _ = self.daemon.kill();
         let _ = self.daemon.wait();
-        while is_mounted(&self.dir) {
-            if rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::DETACH).is_err() {
-                break;
-            }
+        detach(&self.dir);
+    }
+}
+
+/// Removes what is mounted on `dir`, also if programs use it or its daemon is gone.
+pub(crate) fn detach(dir: &Path) {
+    while is_mounted(dir) {
+        if rustix::mount::unmount(dir, rustix::mount::UnmountFlags::DETACH).is_err() {
+            break;
         }
     }
 }

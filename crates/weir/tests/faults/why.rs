@@ -1,4 +1,4 @@
-//! `weir why`: who waits, for what, and because of whom.
+//! `weir why`: the requests that wait, and the causes.
 
 use crate::common::{Mounted, assert_says, can_mount, fails, succeeds, weir};
 use crate::mounts::Faulty;
