@@ -323,8 +323,8 @@ impl Cache {
 
     /// Lends the priority of a critical task to what of a background task waits now, because the first waits for
     /// it: its operations are admitted as critical ones, its reads go first, and with `AdmissionAndSync` the
-    /// pages that its syncs wait for are logged. Returns whether something waited. What the task begins later
-    /// is background again, so that it does not fill the buffer.
+    /// pages that its syncs wait for are logged. Returns whether something waited. Later requests of the
+    /// task are background again; otherwise it could fill the buffer.
     pub fn lend(&self, loan: TaskLoan, level: LendingLevel) -> bool {
         self.parts.committer.lend(loan, level)
     }

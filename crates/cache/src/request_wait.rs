@@ -45,7 +45,7 @@ impl WaitCause {
 pub struct RequestWait {
     /// The request. Its class is the one that the rules gave.
     pub origin: Origin,
-    /// What it waits for.
+    /// The reason for the wait.
     pub cause: WaitCause,
     /// When the wait began, on the cache's clock.
     pub since: Duration,

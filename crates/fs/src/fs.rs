@@ -89,8 +89,8 @@ impl Fs {
         Ok(Fs { core, deferred_frees: Arc::default(), origin: Origin::UNMATCHED })
     }
 
-    /// Sets whose operations this handle makes: whether they are critical decides who goes first where space is
-    /// short, and what a sync has logged.
+    /// Sets the task for which this handle makes operations, and its class. Critical operations go first where
+    /// space is short, and critical syncs have all pages of the file logged.
     pub fn set_origin(&mut self, origin: Origin) {
         self.origin = origin;
     }

@@ -72,8 +72,8 @@ pub fn process_threads(process: u32, max: usize) -> Vec<u32> {
     entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).take(max).collect()
 }
 
-/// A process and its descendants, as far as this user can see them. Those of a process that has ended are not found: they
-/// have another parent.
+/// A process and its descendants, as far as this user can see them. When a process ends, its children get another
+/// parent, so they are not found any more.
 pub fn process_tree(process: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for child in processes().unwrap_or_default() {

@@ -125,7 +125,7 @@ impl RuleSet {
         mask_of(&self.rules, |rule| !rule.is_about_files())
     }
 
-    /// What the rules decide about a request of this task to this file.
+    /// Decides about a request. `task` has the rules that hold for its task, `file` those that hold for its file.
     #[inline]
     pub fn decide(&self, task: RuleMask, file: RuleMask) -> RuleDecision {
         let matching = (task & file).0;

@@ -52,7 +52,7 @@ pub struct StatusReport {
     pub memory: CacheMemoryReport,
     /// The log in the buffer.
     pub buffer_log: BufferLogReport,
-    /// Events since the mount.
+    /// Events since the daemon began, in all mounts of the store.
     pub counters: CountersReport,
     /// How full the store is.
     pub space: SpaceReport,
@@ -63,7 +63,7 @@ pub struct StatusReport {
     /// Latencies of reads, writes and syncs since the mount by class, while rules were in force. Empty without such
     /// requests.
     pub latency_by_class: BTreeMap<String, ClassLatencyReport>,
-    /// The longest calls to each medium since the mount, in milliseconds.
+    /// The longest calls to each medium since the daemon began, in milliseconds.
     pub slowest_ms: SlowestReport,
     /// Priority lent to background programs that others wait for, with `--policy critical+process` or
     /// `critical+process+io`.
@@ -188,7 +188,7 @@ pub struct BufferLogReport {
     pub free_bytes: u64,
 }
 
-/// Events since the mount.
+/// Events since the daemon began, in all mounts of the store.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CountersReport {
@@ -485,9 +485,9 @@ pub struct WaitsReport {
     pub waiting: Vec<WaitReport>,
     /// The last 256 waits of a millisecond and more that have ended, the newest first.
     pub ended: Vec<WaitReport>,
-    /// For each `waits_for`, the longest wait since the mount that has ended, the longest of all first.
+    /// For each `waits_for`, the longest wait since the daemon began that has ended, the longest of all first.
     pub longest: Vec<WaitReport>,
-    /// All waits of a millisecond and more that have ended since the mount, for each `waits_for`, those with the most time
+    /// All waits of a millisecond and more that have ended since the daemon began, for each `waits_for`, those with the most time
     /// first. If you asked for a file or a process, only those in `ended`.
     pub totals: Vec<WaitTotalsReport>,
     /// The policy in force; null for `none`. The classes of the waits count only under a `critical` policy.

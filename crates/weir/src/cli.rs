@@ -353,12 +353,13 @@ pub(crate) struct StatusArgs {
     pub(crate) json: bool,
 }
 
-/// Show which requests wait, or have waited, for what, and because of whom
+/// Show the requests that wait or have waited, with the cause of each wait
 ///
-/// Counts all waits of a millisecond and more since the mount, by what the requests waited for; of a file or a process,
-/// those that are shown as ended. Then shows the requests that wait now, the longest wait of each kind since the mount, and the last 256 waits, the newest first: when a wait
-/// began, how long it took, who waited, and for what. Under a policy also the class of the request, the rule, if any, that
-/// decided it, and for which critical program the request was lent priority. Times are in UTC. Of a file that its thread
+/// The first table counts the waits of a millisecond and more by their cause, since the daemon began, in all mounts of the
+/// store. For a file or a process it counts the ended waits that are shown below. Then come the requests that wait now, the
+/// longest wait for each cause, and the last 256 waits, the newest first. Each has its beginning, its length, the program and
+/// the cause. Under a policy it also has the class of the request, the rule that gave the class, if one did, and the critical
+/// program for which the request was lent priority. Times are in UTC. Of a file that its thread
 /// has closed you see the inode: `find DIR -inum N` finds its name. Waits in the kernel, such as for
 /// the lock of a file that another program writes, are waits of that other program here.
 #[derive(Debug, Args)]
