@@ -1,6 +1,7 @@
 //! Why an operation failed.
 
 use cache::CacheError;
+use rustix::io::Errno;
 use std::borrow::Cow;
 
 /// Why an operation failed. Each variant names its errno.
@@ -71,6 +72,34 @@ pub enum FsError {
 }
 
 impl FsError {
+    /// The errno that a program sees.
+    pub fn errno(&self) -> Errno {
+        match self {
+            FsError::NotFound => Errno::NOENT,
+            FsError::Exists => Errno::EXIST,
+            FsError::NotDirectory => Errno::NOTDIR,
+            FsError::IsDirectory => Errno::ISDIR,
+            FsError::NotEmpty => Errno::NOTEMPTY,
+            FsError::NameTooLong => Errno::NAMETOOLONG,
+            FsError::Invalid => Errno::INVAL,
+            FsError::TooLarge => Errno::FBIG,
+            FsError::PastEnd => Errno::NXIO,
+            FsError::TooManyLinks => Errno::MLINK,
+            FsError::NoSpace => Errno::NOSPC,
+            FsError::Stale => Errno::STALE,
+            FsError::NotPermitted => Errno::PERM,
+            FsError::NoXattr => Errno::NODATA,
+            FsError::XattrNameTooLong => Errno::RANGE,
+            FsError::XattrTooBig => Errno::TOOBIG,
+            FsError::Unsupported => Errno::OPNOTSUPP,
+            FsError::Cache(error) if error.is_full() => Errno::NOSPC,
+            FsError::Cache(CacheError::TooBig { .. }) => Errno::TOOBIG,
+            FsError::Cache(CacheError::ReadOnly { .. } | CacheError::ReadOnlyVolume { .. }) => Errno::ROFS,
+            FsError::Cache(_) => Errno::IO,
+            FsError::Corrupt { .. } => Errno::IO,
+        }
+    }
+
     /// The next step for an operator, if there is one. Errors of programs have none.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         match self {
@@ -80,5 +109,29 @@ impl FsError {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::StoreError;
+
+    #[test]
+    fn a_full_store_is_enospc_a_broken_one_eio_and_one_without_a_buffer_erofs() {
+        let full = FsError::Cache(CacheError::Store(StoreError::Full));
+        assert_eq!(full.errno(), Errno::NOSPC);
+        let below = FsError::Cache(CacheError::Store(StoreError::HostFsFull { device: "store".into() }));
+        assert_eq!(below.errno(), Errno::NOSPC);
+        let corrupt = FsError::Corrupt { offset: 64, what: "a link count of 0".into() };
+        assert_eq!(corrupt.errno(), Errno::IO);
+        let why = buffer::BufferError::TransactionTooLarge { bytes: 2, limit: 1 };
+        let over = FsError::Cache(CacheError::ReadOnly { why: why.clone() });
+        assert_eq!(over.errno(), Errno::ROFS);
+        let read_only = FsError::Cache(CacheError::ReadOnlyVolume { volume: store::VolumeId(1) });
+        assert_eq!(read_only.errno(), Errno::ROFS);
+        assert_eq!(FsError::Cache(why.into()).errno(), Errno::IO);
+        let too_big = FsError::Cache(CacheError::TooBig { bytes: 2, limit: 1 });
+        assert_eq!(too_big.errno(), Errno::TOOBIG);
     }
 }
