@@ -5,12 +5,12 @@
 
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
-use crate::media::{self, StoreMedia, store_of};
 use cache::{Cache, CacheError, CacheSettings, RecoveredBuffer};
 use device::{Device, Incarnation, OverlayDevice};
 use fs::Fs;
 use host::{DiskAccess, SystemClock};
 use serde_json::json;
+use stack::{StackError, StoreMedia, open_medium, store_of};
 use std::borrow::Cow;
 use std::path::Path;
 use std::process::ExitCode;
@@ -87,7 +87,7 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
     let mut findings = CheckFindings::default();
     if args.repair {
         match repair(&media) {
-            Err(WeirError::Store { source, .. }) if source.is_damaged_node() => {
+            Err(WeirError::Stack(StackError::Store { source, .. })) if source.is_damaged_node() => {
                 findings.add_error(format!("not repaired: {source}"), source.help());
             }
             outcome => outcome?,
@@ -117,10 +117,10 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
         }
         Err(error) => {
             let (source, path) = (error.clone(), media.buffer);
-            let wrong = WeirError::Cache { path, source };
+            let wrong = StackError::Cache { path, source };
             // A mistake in the command line, not a problem of the store.
             if args.buffer.is_some() && wrong.is_of_another_buffer() {
-                return Err(wrong.not_its_buffer());
+                return Err(WeirError::not_its_buffer(&wrong));
             }
             findings.add_error(error.to_string(), error.help());
             findings.skipped.push(rest[1].into());
@@ -131,9 +131,9 @@ fn check(args: &CheckArgs) -> Result<CheckFindings, WeirError> {
 
 /// Repairs both superblocks. Nothing else can be checked without a readable superblock.
 fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
-    let disk = media::open(&store_of(path)?, DiskAccess::Write)?;
+    let disk = open_medium(&store_of(path)?, DiskAccess::Write)?;
     let mended = Store::repair_superblocks(&disk);
-    match mended.map_err(|source| WeirError::Store { path: path.into(), source })? {
+    match mended.map_err(|source| StackError::Store { path: path.into(), source })? {
         SuperblockRepair::Neither => {}
         SuperblockRepair::First(from) => {
             tracing::info!("repaired  the superblock, from its copy in block {from}")
@@ -146,13 +146,13 @@ fn mend_superblocks(path: &Path) -> Result<(), WeirError> {
 /// Corrects the store's counts, and prints each wrong count. The check that follows finds the remaining
 /// problems.
 fn repair(media: &StoreMedia) -> Result<(), WeirError> {
-    let failed = |source| WeirError::Store { path: media.name.clone(), source };
+    let failed = |source| StackError::Store { path: media.name.clone(), source };
     let (store_disk, buffer_disk) = media.open(DiskAccess::Write)?;
     let store = Store::open(Arc::new(store_disk)).map_err(failed)?;
     // The repair writes a new root. A store older than its buffer could not be recognised afterwards.
     let buffer = RecoveredBuffer::read(Arc::new(buffer_disk), store.id(), &SystemClock::new());
     let fits = buffer.and_then(|buffer| buffer.ensure_fits(&store).map(|()| buffer.store_batch()));
-    let known = fits.map_err(|source| WeirError::Cache { path: media.buffer.clone(), source })?;
+    let known = fits.map_err(|source| StackError::Cache { path: media.buffer.clone(), source })?;
     store.begin_after(Incarnation(store.incarnation().0 + 1), known).map_err(failed)?;
     let repaired =
         store.maintenance().repair(&mut |finding| tracing::info!("wrong     {finding}")).map_err(failed)?;

@@ -4,13 +4,14 @@
 
 use crate::control_address::{self, DeviceNumber};
 use crate::error::WeirError;
-use crate::media::{self, FS_TYPE};
+use crate::store_path::open_store;
 use host::{DiskAccess, FuseMountOwner, MountEntry, MountTable, is_stopped};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use stack::{FS_TYPE, StackError, store_of};
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Component, Path, PathBuf};
@@ -42,7 +43,7 @@ pub(crate) struct WeirMount {
 impl WeirMount {
     /// The mount at `dir`.
     pub(crate) fn at(dir: &Path) -> Result<WeirMount, WeirError> {
-        let mounts = MountTable::read().map_err(|source| WeirError::Host { path: dir.into(), source })?;
+        let mounts = MountTable::read().map_err(|source| StackError::Host { path: dir.into(), source })?;
         spellings(dir)
             .find_map(|dir| mounts.mounted_at(&dir).and_then(WeirMount::of))
             .ok_or_else(|| WeirError::NotMounted { dir: dir.into() })
@@ -51,7 +52,7 @@ impl WeirMount {
     /// The mount that `path` lies on, and the path from the mount's root. Touches the mount only if `path` leads
     /// there through links.
     pub(crate) fn containing(path: &Path) -> Result<(WeirMount, PathBuf), WeirError> {
-        let mounts = MountTable::read().map_err(|source| WeirError::Host { path: path.into(), source })?;
+        let mounts = MountTable::read().map_err(|source| StackError::Host { path: path.into(), source })?;
         let find = |path: PathBuf| {
             let found = WeirMount::of(mounts.mount_of(&path)?)?;
             let inside = path.strip_prefix(&found.dir).ok()?.to_owned();
@@ -67,7 +68,7 @@ impl WeirMount {
 
     /// All mounts that the user may control.
     pub(crate) fn all_of_user() -> Result<Vec<WeirMount>, WeirError> {
-        let mounts = MountTable::read().map_err(|source| WeirError::Host { path: "/".into(), source })?;
+        let mounts = MountTable::read().map_err(|source| StackError::Host { path: "/".into(), source })?;
         let mounts = mounts.iter().filter_map(WeirMount::of);
         Ok(mounts.filter(|mount| mount.ensure_may_control().is_ok()).collect())
     }
@@ -76,14 +77,14 @@ impl WeirMount {
     pub(crate) fn at_or_of(path: &Path) -> Result<Option<WeirMount>, WeirError> {
         match WeirMount::serving(path) {
             Some(found) => Ok(Some(found)),
-            None => media::open_store(path, DiskAccess::Write).map(|_| None),
+            None => open_store(path, DiskAccess::Write).map(|_| None),
         }
     }
 
     /// The mount at `path`, or a mount of the store at `path`. Does not open the store, which would wait for its lock.
     pub(crate) fn serving(path: &Path) -> Option<WeirMount> {
         let of_store = || {
-            let medium = media::store_of(path).ok()?;
+            let medium = store_of(path).ok()?;
             WeirMount::served_by(host::lock_holder(&medium).ok()??, &medium)
         };
         WeirMount::at(path).ok().or_else(of_store)

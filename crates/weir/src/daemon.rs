@@ -1,6 +1,6 @@
 //! The process behind the mounts of a store: how it begins and ends.
 //!
-//! Threads: the main one waits until no mount is left; the workers of `storage_stack.rs`; one keeps epochs; one watches
+//! Threads: the main one waits until no mount is left; the workers of crate `stack`; one keeps epochs; one watches
 //! for problems; one waits for signals. For each mount, one waits for its end; one or two take the kernel's requests; with
 //! rules one looks at tasks, and one lends; one listens on the control socket and starts a short-lived one per client.
 
@@ -9,7 +9,6 @@ use crate::cli::{MountArgs, TuningArgs, WakeUpArg};
 use crate::epoch_keeper::EpochKeeper;
 use crate::error::WeirError;
 use crate::log_files;
-use crate::media::StoreMedia;
 use crate::messages;
 use crate::mount_point::MountPoint;
 use crate::mount_problems;
@@ -17,13 +16,13 @@ use crate::mount_request::{MountOutcome, RunningDaemon};
 use crate::mounted_volume::{MountEnd, MountedVolume};
 use crate::pm_qos::PmQos;
 use crate::signals::{self, HeldSignals, SignalHandler};
-use crate::storage_stack::{StorageStack, WorkerStopper, WorkerThreads};
 use crate::store_daemon::{EndedMount, FrontEnd, NewMount, StoreDaemon};
 use crate::unmount::{UnmountMode, unmount};
 use crate::write_policy::{PolicyChoice, StreamSettings, WritePolicy};
 use cache::{Cache, CacheSettings};
 use fuse::{KernelCachePolicy, RequestCounter};
 use host::{DiskAccess, PmQosRequest, are_on_one_disk};
+use stack::{ExpectedBuffer, StackError, StorageStack, StoreMedia, WorkerStopper, WorkerThreads};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
@@ -63,7 +62,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
         }
         match become_daemon(args) {
             // Its mount can soon be asked, or it is ending.
-            Err(WeirError::InUse { pid, .. }) if is_daemon(pid) && Instant::now() < deadline => {
+            Err(WeirError::Stack(StackError::InUse { pid, .. }))
+                if is_daemon(pid) && Instant::now() < deadline =>
+            {
                 std::thread::sleep(DAEMON_STEP);
             }
             ended => return ended,
@@ -96,7 +97,7 @@ fn become_daemon(args: &MountArgs) -> Result<(), WeirError> {
     let sync_log_bytes_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
     let streams = StreamSettings { bypass_after, sync_log_bytes_max };
     let point = MountPoint::check(&args.dir, args.allow_other, &media.name)?;
-    media.ensure_not_below_mount_point(&point.dir)?;
+    point.ensure_not_over(&media)?;
     let is_in_background = args.daemon;
     let log_directory =
         if is_in_background && !messages::stderr_is_journal() { Some(log_files::directory()?) } else { None };
@@ -108,7 +109,7 @@ fn become_daemon(args: &MountArgs) -> Result<(), WeirError> {
     if access == DiskAccess::Write && !args.buffer_medium.volatile_buffer {
         media.ensure_durable()?;
     }
-    let stack = StorageStack::open(media, settings, access)?;
+    let stack = StorageStack::open(media, settings, access, ExpectedBuffer::LastUsed)?;
     let data = stack.store.settings().data.unwrap_or(DATA_MODE);
     let policy = WritePolicy::new(Cache::clone(&stack.cache), streams, data, choice);
     stack.media.warn_of_readers();
@@ -167,7 +168,8 @@ fn serve(
     is_in_background: bool,
     log_directory: Option<&Path>,
 ) -> Result<(), WeirError> {
-    let workers = WorkerThreads::start(&daemon.stack.cache, daemon.stack.access)?;
+    let workers = WorkerThreads::start(&daemon.stack.cache, daemon.stack.access)
+        .map_err(|source| WeirError::Spawn { source })?;
     // Until here a signal may end the process. From here on that would leave a dead mount.
     let signals = signals::hold().map_err(|source| WeirError::Spawn { source })?;
     let mounted = match daemon.mount(first) {

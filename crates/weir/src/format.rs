@@ -4,17 +4,17 @@ use crate::blank_check::ensure_blank;
 use crate::byte_size::ByteSize;
 use crate::cli::FormatArgs;
 use crate::error::WeirError;
-use crate::media::{
-    BUFFER_FILE, MediumKind, STORE_FILE, StoreMedia, absolute, ensure_leads_somewhere, ensure_not_on_weir,
-    host_error, medium_kind, open,
-};
-use crate::storage_stack;
+use crate::volume;
 use buffer::{Buffer, BufferIdentity};
-use cache::CacheError;
+use cache::{CacheError, CacheSettings};
 use device::{BLOCK_BYTES, BufferId, Device, StoreId};
 use host::{
     DiskAccess, ExistingFile, HostDisk, MountTable, VolatileReason, probe_durability, random_bytes,
     spare_bytes,
+};
+use stack::{
+    BUFFER_FILE, ExpectedBuffer, MediumKind, STORE_FILE, StackError, StorageStack, StoreMedia, absolute,
+    ensure_leads_somewhere, ensure_not_on_weir, host_error, medium_kind, open_medium,
 };
 use std::ffi::{OsStr, OsString};
 use std::fs as files;
@@ -130,7 +130,7 @@ fn plan(args: &FormatArgs) -> Result<FormatPlan, WeirError> {
     if let (MediumPlan::Use { path: one }, MediumPlan::Use { path: other }) = (&store, &buffer)
         && absolute(one)? == absolute(other)?
     {
-        return Err(WeirError::SameMedia { path: one.clone() });
+        return Err(StackError::SameMedia { path: one.clone() }.into());
     }
     Ok(FormatPlan { store, buffer, link: into_directory && args.buffer.is_some() })
 }
@@ -202,7 +202,7 @@ fn plan_medium(
 /// Refuses a path on a weir mount, a mounted device, and, without `force`, a medium that is not blank.
 pub(crate) fn ensure_allowed(plan: &MediumPlan, force: bool) -> Result<(), WeirError> {
     match plan {
-        MediumPlan::Create { path, .. } => ensure_not_on_weir(&nearest_existing(path)?),
+        MediumPlan::Create { path, .. } => Ok(ensure_not_on_weir(&nearest_existing(path)?)?),
         MediumPlan::Use { path } => {
             let path = absolute(path)?;
             ensure_not_on_weir(&path)?;
@@ -215,7 +215,7 @@ pub(crate) fn ensure_allowed(plan: &MediumPlan, force: bool) -> Result<(), WeirE
 /// Refuses a buffer that loses flushed data at a power failure.
 pub(crate) fn ensure_durable(plan: &MediumPlan) -> Result<(), WeirError> {
     match probe_durability(plan.path()) {
-        Some(why) => Err(WeirError::VolatileBuffer { path: plan.path().into(), why, store: None }),
+        Some(why) => Err(StackError::VolatileBuffer { path: plan.path().into(), why, store: None }.into()),
         None => Ok(()),
     }
 }
@@ -229,7 +229,7 @@ fn warn_of_volatile_store(store: &Path) {
 }
 
 fn ensure_not_mounted(path: &Path) -> Result<(), WeirError> {
-    let mounts = MountTable::read().map_err(|source| WeirError::Host { path: path.into(), source })?;
+    let mounts = MountTable::read().map_err(|source| StackError::Host { path: path.into(), source })?;
     let is_it = |source: &Path| files::canonicalize(source).is_ok_and(|source| source == path);
     let found = mounts.iter().find(|mount| mount.source.starts_with("/dev") && is_it(&mount.source));
     match found {
@@ -241,7 +241,7 @@ fn ensure_not_mounted(path: &Path) -> Result<(), WeirError> {
 fn nearest_existing(path: &Path) -> Result<PathBuf, WeirError> {
     let path = std::path::absolute(path).map_err(WeirError::io("finding it", path))?;
     let existing = path.ancestors().find(|at| at.exists()).unwrap_or(Path::new("/"));
-    absolute(existing)
+    Ok(absolute(existing)?)
 }
 
 /// The files and directories that were created so far. They are removed if the command fails.
@@ -271,16 +271,16 @@ fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<
     Store::format(&store_disk, &StoreLayout { id, segment_blocks })
         .map_err(|source| no_space(args, source))?;
     Buffer::format(&buffer_disk, BufferIdentity { store: id, id: BufferId(random_bytes()) })
-        .map_err(|source| WeirError::Cache { path: args.path.clone(), source: source.into() })?;
+        .map_err(|source| StackError::Cache { path: args.path.clone(), source: source.into() })?;
     let (store_bytes, buffer_bytes) = (bytes_of(&store_disk), bytes_of(&buffer_disk));
     // The stack opens both disks again. An open disk is locked.
     drop((store_disk, buffer_disk));
 
     let media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
-    storage_stack::create_main(&media).map_err(|error| match error {
-        WeirError::Store { source, .. } | WeirError::Cache { source: CacheError::Store(source), .. } => {
-            no_space(args, source)
-        }
+    create_main(&media).map_err(|error| match error {
+        WeirError::Stack(
+            StackError::Store { source, .. } | StackError::Cache { source: CacheError::Store(source), .. },
+        ) => no_space(args, source),
         other => other,
     })?;
     println!(
@@ -292,6 +292,15 @@ fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<
     Ok(())
 }
 
+/// Makes the volume `main` on media that were just formatted.
+fn create_main(media: &StoreMedia) -> Result<(), WeirError> {
+    let settings = CacheSettings::default();
+    let stack = StorageStack::open(media.clone(), settings, DiskAccess::Write, ExpectedBuffer::New)?;
+    volume::create_volume(&stack.cache, &media.name, volume::DEFAULT)?;
+    let drained = stack.cache.drain();
+    Ok(drained.map_err(|source| StackError::Cache { path: media.name.clone(), source })?)
+}
+
 /// The error of creating a store. An error for lack of space becomes one that names the free bytes of the
 /// host file system.
 fn no_space(args: &FormatArgs, source: StoreError) -> WeirError {
@@ -301,7 +310,7 @@ fn no_space(args: &FormatArgs, source: StoreError) -> WeirError {
             let wanted = args.size.unwrap_or(STORE_DEFAULT);
             WeirError::NoSpace { path, wanted, free: ByteSize(free) }
         }
-        _ => WeirError::Store { path, source },
+        _ => StackError::Store { path, source }.into(),
     }
 }
 
@@ -328,7 +337,7 @@ pub(crate) fn make_disk(plan: &MediumPlan, undo: &mut FormatUndo) -> Result<Host
     match plan {
         MediumPlan::Use { path } => {
             let path = absolute(path)?;
-            let disk = open(&path, DiskAccess::Write)?;
+            let disk = open_medium(&path, DiskAccess::Write)?;
             disk.make_private().map_err(|error| host_error(&path, error))?;
             Ok(disk)
         }
@@ -354,7 +363,7 @@ fn preallocated(disk: HostDisk, path: &Path) -> Result<HostDisk, WeirError> {
         Ok(free) if source.is_no_space() => {
             WeirError::NoSpace { path: path.into(), wanted, free: ByteSize(free) }
         }
-        _ => WeirError::Store { path: path.into(), source: source.into() },
+        _ => StackError::Store { path: path.into(), source: source.into() }.into(),
     })
 }
 

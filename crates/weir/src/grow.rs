@@ -4,10 +4,11 @@ use crate::byte_size::ByteSize;
 use crate::cli::GrowArgs;
 use crate::control_client::WeirMount;
 use crate::error::WeirError;
-use crate::media::{self, store_of};
+use crate::store_path::open_store;
 use device::BLOCK_BYTES;
 use host::{DiskAccess, spare_bytes};
 use serde_json::{Value, json};
+use stack::{StackError, store_of};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -50,9 +51,9 @@ fn ask(found: &WeirMount, operation: &str, args: &GrowArgs) -> Result<Value, Wei
 }
 
 fn grow_unmounted(args: &GrowArgs) -> Result<u64, WeirError> {
-    let disk = media::open_store(&args.path, DiskAccess::Write)?;
+    let disk = open_store(&args.path, DiskAccess::Write)?;
     let grown = Store::grow_unopened(&disk, args.size.map(|size| size.0 / BLOCK_BYTES as u64));
-    let blocks = grown.map_err(|source| WeirError::Store { path: args.path.clone(), source })?;
+    let blocks = grown.map_err(|source| StackError::Store { path: args.path.clone(), source })?;
     Ok(blocks * BLOCK_BYTES as u64)
 }
 

@@ -3,9 +3,9 @@
 use crate::control_address::DeviceNumber;
 use crate::control_client::{WeirMount, spellings};
 use crate::error::WeirError;
-use crate::media::absolute;
 use crate::unmount::{UnmountMode, unmount};
 use host::{MountEntry, MountTable};
+use stack::{StackError, StoreMedia, absolute};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -37,6 +37,14 @@ impl MountPoint {
         Ok(point)
     }
 
+    /// Refuses media below the mount point: the mount would hide them.
+    pub(crate) fn ensure_not_over(&self, media: &StoreMedia) -> Result<(), WeirError> {
+        match [&media.store, &media.buffer].into_iter().find(|path| path.starts_with(&self.dir)) {
+            Some(path) => Err(WeirError::BelowMountPoint { path: path.clone(), dir: self.dir.clone() }),
+            None => Ok(()),
+        }
+    }
+
     /// Removes a dead mount, if there is one.
     ///
     /// This is the last step before the new mount. Until then, programs on the dead mount get errors, and do
@@ -66,7 +74,7 @@ pub(crate) fn device_of(dir: &Path) -> Result<DeviceNumber, WeirError> {
 /// The mount on `dir`, from the mount table. `dir` itself is not touched: access to a mount fails if its
 /// daemon has ended, and hangs if the daemon hangs.
 fn mount_at(dir: &Path) -> Result<Option<MountEntry>, WeirError> {
-    let mounts = MountTable::read().map_err(|source| WeirError::Host { path: dir.into(), source })?;
+    let mounts = MountTable::read().map_err(|source| StackError::Host { path: dir.into(), source })?;
     Ok(spellings(dir).find_map(|dir| mounts.mounted_at(&dir)).cloned())
 }
 

@@ -6,12 +6,13 @@
 use crate::cli::{self, MountArgs};
 use crate::control_client::{ControlClient, WeirMount};
 use crate::error::WeirError;
-use crate::media::{absolute, path_as_utf8, store_of};
 use crate::mount_point::MountPoint;
 use crate::option_values::{FETCH_MODES, word_of};
 use crate::store_daemon::{NewMount, StoreDaemon};
+use crate::store_path::path_as_utf8;
 use crate::write_policy::PolicyChoice;
 use serde_json::{Value, json};
+use stack::{StackError, absolute, store_of};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -39,7 +40,7 @@ impl RunningDaemon {
     pub(crate) fn find(path: &Path) -> Result<Option<RunningDaemon>, WeirError> {
         let medium = store_of(path)?;
         let holder = host::lock_holder(&medium);
-        let holder = holder.map_err(|source| WeirError::Host { path: path.into(), source })?;
+        let holder = holder.map_err(|source| StackError::Host { path: path.into(), source })?;
         let Some(mount) = holder.and_then(|holder| WeirMount::served_by(holder, &medium)) else {
             return Ok(None);
         };

@@ -2,7 +2,6 @@
 
 use crate::cli::CloneWish;
 use crate::control_address::DeviceNumber;
-use crate::storage_stack::StorageStack;
 use crate::store_daemon::{RequestRefusal, StoreDaemon};
 use crate::volume;
 use crate::write_policy::PolicyChoice;
@@ -10,6 +9,7 @@ use fs::{Fs, Ino};
 use fuse::RequestLatencies;
 use host::{ReadCounts, shell_quoted};
 use serde_json::Value;
+use stack::StorageStack;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -16,19 +16,21 @@
 
 use crate::byte_size::ByteSize;
 use crate::cli::ReplaceBufferArgs;
+use crate::epoch_keeper;
 use crate::error::WeirError;
-use crate::find_buffer::describe_store;
 use crate::format::{
     BUFFER_DEFAULT, BUFFER_MIN, FormatUndo, MediumPlan, bytes_of, ensure_allowed, ensure_durable,
     make_buffer_disk, plan_buffer, sync_names_beside,
 };
-use crate::media::{self, BUFFER_FILE, MediumKind, StoreMedia, absolute, medium_kind, store_of};
-use crate::storage_stack::{WrittenBack, begin_with_new_buffer, write_back};
 use crate::volume::rfc3339;
-use buffer::{Buffer, BufferIdentity};
-use cache::UNFINISHED_RESCUE;
-use device::{BufferId, Lsn, OverlayDevice, StoreId};
+use buffer::{Buffer, BufferError, BufferIdentity};
+use cache::{CacheSettings, UNFINISHED_RESCUE};
+use device::{BufferId, Device, Lsn, ObjectId, OverlayDevice, PageNo, StoreId};
 use host::{DiskAccess, random_bytes, shell_quoted};
+use stack::{
+    BUFFER_FILE, ExpectedBuffer, MediumKind, StackError, StorageStack, StoreMedia, absolute, describe_store,
+    medium_kind, open_medium, store_of, warn_of_readers,
+};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -77,7 +79,7 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
         ensure_old_name_is_free(directory.as_deref(), &old)?;
         let bytes = make(&plan, like, identity, &old, undo)?;
         let media = StoreMedia::find(&args.path, Some(plan.path()))?;
-        let restored = begin_with_new_buffer(&media, old.lost.is_none().then_some(&old.written))?;
+        let restored = begin_with_new_buffer(media, old.lost.is_none().then_some(&old.written))?;
         Ok((bytes, restored))
     };
     let (bytes, restored) = match make_and_begin(&mut undo) {
@@ -98,7 +100,7 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
     let new = directory.as_deref().unwrap_or(plan.path());
     let retired = retire(&old, new);
     print_result(args, &old, bytes, &restored, retired.err());
-    media::warn_of_readers(new);
+    warn_of_readers(new);
     Ok(())
 }
 
@@ -121,9 +123,9 @@ fn plan(args: &ReplaceBufferArgs, entry: Option<&Path>) -> Result<MediumPlan, We
 
 /// Writes the changes in the old buffer back, if it can be read.
 fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
-    let disk = media::open(&store_of(&args.path)?, DiskAccess::Read)?;
+    let disk = open_medium(&store_of(&args.path)?, DiskAccess::Read)?;
     let store = Store::open(Arc::new(OverlayDevice::new(disk)))
-        .map_err(|source| WeirError::Store { path: args.path.clone(), source })?;
+        .map_err(|source| StackError::Store { path: args.path.clone(), source })?;
     let volumes = store.volumes().describe();
     let mut old = OldBuffer {
         path: None,
@@ -142,29 +144,94 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
     let media = match StoreMedia::find(&args.path, args.old.as_deref()) {
         Ok(media) => media,
         // A wrong path in `--old` is a mistake, and does not mean that the buffer is lost.
-        Err(error @ WeirError::BufferMissing { .. }) if args.old.is_some() => {
-            return Err(error.not_its_buffer());
+        Err(error @ StackError::BufferMissing { .. }) if args.old.is_some() => {
+            return Err(WeirError::not_its_buffer(&error));
         }
-        Err(error @ WeirError::BufferMissing { .. }) => {
-            old.lost = Some(error);
+        Err(error @ StackError::BufferMissing { .. }) => {
+            old.lost = Some(error.into());
             return Ok(old);
         }
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     };
     old.path = Some(media.buffer.clone());
     let written = write_back(&media);
     // The size of a buffer that is refused counts, too. A file smaller than any buffer was truncated.
-    let bytes = media::open(&media.buffer, DiskAccess::Read).map(|disk| bytes_of(&disk));
+    let bytes = open_medium(&media.buffer, DiskAccess::Read).map(|disk| bytes_of(&disk));
     old.bytes = bytes.ok().filter(|bytes| *bytes >= BUFFER_MIN).unwrap_or(old.bytes);
     match written {
         Ok(written) => old.written = written,
         Err(error) if args.old.is_some() && error.is_of_another_buffer() => {
-            return Err(error.not_its_buffer());
+            return Err(WeirError::not_its_buffer(&error));
         }
-        Err(error) if error.is_of(&media.buffer) => old.lost = Some(error),
-        Err(error) => return Err(error),
+        Err(error) if error.is_of(&media.buffer) => old.lost = Some(error.into()),
+        Err(error) => return Err(error.into()),
     }
     Ok(old)
+}
+
+/// The state after the content of a buffer was written back.
+#[derive(Debug)]
+struct WrittenBack {
+    /// The LSN of the buffer's newest record.
+    newest: Lsn,
+    /// Pages that a crash took from files in volumes that are damaged. The next buffer has to keep the list.
+    lost: Vec<(ObjectId, PageNo)>,
+}
+
+/// Writes back all changes in the buffer of `media`, without changing the buffer.
+///
+/// So a device that can be read but no longer written, as at the end of its life, loses nothing. After a
+/// crash the buffer has the same content, and may be written back again.
+fn write_back(media: &StoreMedia) -> Result<WrittenBack, StackError> {
+    // The store must not get changes that the buffer does not have after a crash. If the buffer cannot be
+    // made durable, there is nothing better to do than to continue. If the power then fails, the store is
+    // ahead of the buffer, and the next start says so.
+    let _ = make_durable(&media.buffer);
+    let settings = CacheSettings { buffer_is_given_up: true, ..CacheSettings::default() };
+    let stack = StorageStack::open_beside_buffer(media.clone(), settings)?;
+    let not_truncated = stack.truncate_lost_ends();
+    stack.cache.drain().map_err(|source| StackError::Cache { path: media.name.clone(), source })?;
+    let lost = stack.cache.lost_tails().into_iter();
+    let lost = lost.filter(|(object, _)| not_truncated.contains(&object.volume)).collect();
+    Ok(WrittenBack { newest: stack.cache.status().applied, lost })
+}
+
+/// Makes everything durable that can be read from the buffer at `path`.
+fn make_durable(path: &Path) -> Result<(), StackError> {
+    let failed = |source: BufferError| StackError::Cache { path: path.into(), source: source.into() };
+    let disk: Arc<dyn Device> = Arc::new(open_medium(path, DiskAccess::Write)?);
+    let store = Buffer::identify(&*disk).map_err(failed)?.store;
+    let buffer = Buffer::open(disk, store, &mut |_| ()).map_err(failed)?;
+    buffer.make_durable().map_err(failed)
+}
+
+/// Opens the store with the new buffer of `media`, which is empty. From then on the store refuses every other
+/// buffer.
+///
+/// `old` is the state after the old buffer was written back; `None` if that buffer could not be read.
+/// Writable copies of the newest epochs are then made, and returned.
+fn begin_with_new_buffer(
+    media: StoreMedia,
+    old: Option<&WrittenBack>,
+) -> Result<Vec<VolumeInfo>, StackError> {
+    let settings = CacheSettings::default();
+    let stack = StorageStack::open(media, settings, DiskAccess::Write, ExpectedBuffer::NewUnnamed)?;
+    let restored = match old {
+        None => {
+            let newest = stack.cache.buffer().newest_lsn();
+            let restored = epoch_keeper::restore(&stack.store, newest);
+            restored.map_err(|source| StackError::Store { path: stack.media.name.clone(), source })?
+        }
+        Some(old) => {
+            let taken = stack.cache.take_over_lost_tails(&old.lost);
+            taken.map_err(|source| StackError::Cache { path: stack.media.buffer.clone(), source })?;
+            Vec::new()
+        }
+    };
+    // The store names the new buffer last. So a mount with that buffer after a crash also finds what was
+    // stored above.
+    stack.name_buffer()?;
+    Ok(restored)
 }
 
 /// Makes and formats the new buffer, and returns its size.
@@ -183,7 +250,7 @@ fn make(
     };
     let newest = Lsn(old.written.newest.0 + LSN_GAP);
     Buffer::format_after(&disk, identity, newest)
-        .map_err(|source| WeirError::Cache { path: plan.path().into(), source: source.into() })?;
+        .map_err(|source| StackError::Cache { path: plan.path().into(), source: source.into() })?;
     // The old buffer may be retired only after that.
     sync_names_beside(&absolute(plan.path())?)?;
     Ok(bytes_of(&disk))
@@ -229,8 +296,8 @@ fn retire(old: &OldBuffer, new: &Path) -> Result<(), WeirError> {
     match &old.path {
         Some(path) if old.lost.is_none() && is_other(path, new) => {
             let failed =
-                |source: buffer::BufferError| WeirError::Cache { path: path.clone(), source: source.into() };
-            Buffer::retire(&media::open(path, DiskAccess::Write)?).map_err(failed)
+                |source: BufferError| StackError::Cache { path: path.clone(), source: source.into() };
+            Ok(Buffer::retire(&open_medium(path, DiskAccess::Write)?).map_err(failed)?)
         }
         _ => Ok(()),
     }

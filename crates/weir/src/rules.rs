@@ -108,8 +108,7 @@ fn suggest(args: &RulesSuggestArgs) -> Result<(), WeirError> {
     if mount.is_dead() {
         return Err(mount.gone());
     }
-    let in_proc =
-        |source| WeirError::Io { doing: "looking at running programs", path: "/proc".into(), source };
+    let in_proc = |source| WeirError::io("looking at running programs", "/proc")(source);
     let mut sampler = TaskSampler::new(mount.device()).map_err(in_proc)?;
     let seconds = args.time.as_secs();
     tracing::info!("watching for {seconds} s which programs use {}", args.dir.display());

@@ -12,11 +12,11 @@
 
 use crate::mount_point::device_of;
 use crate::mounted_volume::MountedVolume;
-use crate::storage_stack::WorkerStopper;
 use crate::store_daemon::StoreDaemon;
 use crate::unmount::{UnmountMode, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use stack::WorkerStopper;
 use std::io;
 use std::sync::Arc;
 

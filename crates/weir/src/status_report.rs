@@ -1,9 +1,9 @@
 //! Fills the report of `weir status`, whose fields `weir_status` declares and documents.
 
-use crate::media::path_as_utf8;
 use crate::mounted_volume::MountedVolume;
 use crate::option_values::{FETCH_MODES, word_of};
 use crate::store_daemon::RequestRefusal;
+use crate::store_path::path_as_utf8;
 use cache::{AppendCause, AppendedBytes};
 use device::BLOCK_BYTES;
 use fuse::{CLASSED_KINDS, LatencySummary};

@@ -5,11 +5,9 @@ use crate::control_server::ControlServer;
 use crate::epoch_keeper::EpochKeeper;
 use crate::error::WeirError;
 use crate::log_files;
-use crate::media::FS_TYPE;
 use crate::mount_point::{MountPoint, device_of};
 use crate::mounted_volume::{MountEnd, MountedVolume};
 use crate::pm_qos::PmQos;
-use crate::storage_stack::StorageStack;
 use crate::volume;
 use crate::write_policy::{PolicyChoice, WritePolicy};
 use cache::Cache;
@@ -18,6 +16,7 @@ use fuse::{FuseServer, FuseSession, KernelCachePolicy, MountOptions, RequestCoun
 use host::{DiskAccess, shell_quoted};
 use request::RequestClass;
 use serde_json::{Value, json};
+use stack::{FS_TYPE, StorageStack};
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io;
@@ -224,8 +223,8 @@ impl StoreDaemon {
     ) -> Result<(Arc<MountedVolume>, FuseSession, ControlServer), WeirError> {
         let media = &self.stack.media;
         let dir = &new.point.dir;
-        media.ensure_not_below_mount_point(dir)?;
-        let volume = volume::volume_named(&self.stack.store, &media.name, &new.volume)?;
+        new.point.ensure_not_over(media)?;
+        let volume = stack::volume_named(&self.stack.store, &media.name, &new.volume)?;
         self.ensure_not_mounted(&volume)?;
         if self.mounts().iter().any(|mounted| mounted.dir == *dir) {
             return Err(WeirError::MountPointBusy { dir: dir.clone(), fs_type: FS_TYPE.into() });

@@ -8,13 +8,13 @@ use crate::cli::{
 use crate::control_client::WeirMount;
 use crate::epoch_keeper;
 use crate::error::WeirError;
-use crate::media::{self, StoreMedia};
-use crate::storage_stack;
-use cache::Cache;
+use crate::store_path::{open_store, path_as_utf8};
+use cache::{Cache, CacheSettings};
 use device::{BLOCK_BYTES, Clock, OverlayDevice};
 use fs::{CallerCredentials, Fs};
 use host::{DiskAccess, HostDisk, SystemClock, random_bytes};
 use serde_json::{Value, json};
+use stack::{ExpectedBuffer, StackError, StorageStack, StoreMedia, volume_named};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -62,9 +62,9 @@ fn tell_freed_space(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
             volumes.filter_map(|volume| Some((volume.name?, volume.exclusive_bytes))).collect()
         }
         None => {
-            let store = open_overlay(path, media::open_store(path, DiskAccess::Read)?)?;
+            let store = open_overlay(path, open_store(path, DiskAccess::Read)?)?;
             let usage = store.volumes().usage();
-            let usage = usage.map_err(|source| WeirError::Store { path: path.clone(), source })?;
+            let usage = usage.map_err(|source| StackError::Store { path: path.clone(), source })?;
             let freed: BTreeMap<VolumeId, u64> =
                 usage.volumes.iter().map(|one| (one.id, one.exclusive * BLOCK_BYTES as u64)).collect();
             let volumes = store.volumes().describe().into_iter();
@@ -75,7 +75,8 @@ fn tell_freed_space(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
         Some((name, bytes)) => println!("{name}: deleting it would free {}", ByteSize(*bytes)),
         None => {
             let there_are = freed.into_iter().map(|(name, _)| name).collect();
-            return Err(WeirError::NoSuchVolume { path: path.clone(), name: args.name.clone(), there_are });
+            let (path, name) = (path.clone(), args.name.clone());
+            return Err(StackError::NoSuchVolume { path, name, there_are }.into());
         }
     }
     Ok(())
@@ -89,15 +90,20 @@ fn change<T: Into<Value>>(
 ) -> Result<Value, WeirError> {
     match WeirMount::at_or_of(path)? {
         Some(found) => found.connect()?.ask(request),
-        None => work(&storage_stack::open_to_change_volumes(&StoreMedia::find(path, None)?)?, path)
-            .map(Into::into),
+        None => {
+            let settings = CacheSettings::default();
+            let media = StoreMedia::find(path, None)?;
+            // What the buffer has stays there for the next mount.
+            let stack = StorageStack::open(media, settings, DiskAccess::Write, ExpectedBuffer::LastUsed)?;
+            work(&stack.cache, path).map(Into::into)
+        }
     }
 }
 
 /// Makes a volume with an empty file system, which belongs to the user of this process. `path` is the store's
 /// path for messages, here and below.
 pub(crate) fn create_volume(cache: &Cache, path: &Path, name: &str) -> Result<(), WeirError> {
-    let failed = |source| WeirError::Cache { path: path.into(), source };
+    let failed = |source| StackError::Cache { path: path.into(), source };
     epoch_keeper::ensure_not_reserved(name).map_err(|source| failed(source.into()))?;
     let clock = SystemClock::new();
     let owner = CallerCredentials {
@@ -109,24 +115,26 @@ pub(crate) fn create_volume(cache: &Cache, path: &Path, name: &str) -> Result<()
         .map_err(|source| WeirError::Fs { path: path.into(), source })?;
     let created = u64::try_from(clock.wall_nanos()).unwrap_or(0);
     let new = NewVolume { name, mode: VolumeMode::Writable, created };
-    cache.create_volume(&new, &pages).map(drop).map_err(failed)
+    cache.create_volume(&new, &pages).map_err(failed)?;
+    Ok(())
 }
 
 /// Renames a volume that is not mounted.
 pub(crate) fn rename_volume(cache: &Cache, path: &Path, old: &str, new: &str) -> Result<(), WeirError> {
-    let failed = |source| WeirError::Cache { path: path.into(), source };
+    let failed = |source| StackError::Cache { path: path.into(), source };
     let volume = volume_named(cache.store(), path, old)?;
     if epoch_keeper::is_epoch(&volume) {
         return Err(WeirError::EpochKeepsName { path: path.into(), name: old.into() });
     }
     epoch_keeper::ensure_not_reserved(new).map_err(|source| failed(source.into()))?;
-    cache.rename_volume(volume.id, new).map_err(failed)
+    Ok(cache.rename_volume(volume.id, new).map_err(failed)?)
 }
 
 /// Deletes a volume that is not mounted.
 pub(crate) fn delete_volume(cache: &Cache, path: &Path, name: &str) -> Result<(), WeirError> {
     let volume = volume_named(cache.store(), path, name)?;
-    cache.delete_volume(volume.id).map_err(|source| WeirError::Cache { path: path.into(), source })
+    let deleted = cache.delete_volume(volume.id);
+    Ok(deleted.map_err(|source| StackError::Cache { path: path.into(), source })?)
 }
 
 fn clone(args: &VolumeCloneArgs) -> Result<(), WeirError> {
@@ -166,7 +174,7 @@ pub(crate) fn clone_volumes(
     (clones, default): (&[CloneWish], &str),
     mode: VolumeMode,
 ) -> Result<Value, WeirError> {
-    let failed = |source| WeirError::Cache { path: path.into(), source };
+    let failed = |source| StackError::Cache { path: path.into(), source };
     let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
     let begun = Instant::now();
     let mut new = Vec::new();
@@ -198,7 +206,7 @@ pub(crate) fn roll_back_volume(
     let before = format!("{name}-before-{}", rfc3339(created / 1_000_000_000));
     cache
         .roll_back(volume.id, snapshot.id, &before, created)
-        .map_err(|source| WeirError::Cache { path: path.into(), source })?;
+        .map_err(|source| StackError::Cache { path: path.into(), source })?;
     Ok(json!({ "before": before }))
 }
 
@@ -206,7 +214,7 @@ fn list(args: &VolumeListArgs) -> Result<(), WeirError> {
     let volumes = match WeirMount::serving(&args.path) {
         Some(found) => found.connect()?.request("volume_list")?["volumes"].take(),
         None => {
-            let disk = media::open_store(&args.path, DiskAccess::Read)?;
+            let disk = open_store(&args.path, DiskAccess::Read)?;
             volumes_to_json(&open_overlay(&args.path, disk)?.volumes().describe(), |_| None)
         }
     };
@@ -220,16 +228,8 @@ fn list(args: &VolumeListArgs) -> Result<(), WeirError> {
 
 /// Opens the store on `disk` without writing to it.
 fn open_overlay(path: &Path, disk: HostDisk) -> Result<Store, WeirError> {
-    Store::open(Arc::new(OverlayDevice::new(disk)))
-        .map_err(|source| WeirError::Store { path: path.into(), source })
-}
-
-/// The volume `name`, or an error that lists the volumes.
-pub(crate) fn volume_named(store: &Store, path: &Path, name: &str) -> Result<VolumeInfo, WeirError> {
-    store.volumes().named(name).ok_or_else(|| {
-        let names = store.volumes().describe().into_iter().map(|volume| volume.name);
-        WeirError::NoSuchVolume { path: path.into(), name: name.into(), there_are: names.collect() }
-    })
+    let opened = Store::open(Arc::new(OverlayDevice::new(disk)));
+    Ok(opened.map_err(|source| StackError::Store { path: path.into(), source })?)
 }
 
 /// The volumes as `weir volume list --json` prints them.
@@ -250,7 +250,7 @@ pub(crate) fn volumes_to_json(
             "created": (volume.created > 0).then(|| rfc3339(volume.created / 1_000_000_000)),
             "from": volume.from.map(name_of),
             "mounted": dir.is_some(),
-            "mounted_on": dir.map(media::path_as_utf8),
+            "mounted_on": dir.map(path_as_utf8),
         })
     };
     volumes.iter().map(describe).collect()

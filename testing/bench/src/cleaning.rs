@@ -231,20 +231,20 @@ fn overwrite(
     load: OverwritePattern,
     percent: u64,
 ) -> Result<CleaningFigures, FsError> {
-    let total = stack.store.space().now().total;
+    let total = stack.layers.store.space().now().total;
     let (file, pages) = fill(stack, total * percent / 100)?;
     wait(|done| stack.fs.sync(done))?;
-    let (before, stored) = (stack.store.counters(), stack.cache.status().counters.pages_stored);
+    let (before, stored) = (stack.layers.store.counters(), stack.layers.cache.status().counters.pages_stored);
     let (writes, begun) = (args.times * total, Instant::now());
     let waits = write_all(stack, file, writes, load, pages)?;
     let seconds = begun.elapsed().as_secs_f64();
-    let Cached { pages_stored, cleaned_while_parked: cleaned, .. } = stack.cache.status().counters;
+    let Cached { pages_stored, cleaned_while_parked: cleaned, .. } = stack.layers.cache.status().counters;
     let pages_stored = (pages_stored - stored).max(1);
-    let after = stack.store.counters();
+    let after = stack.layers.store.counters();
     let of = |count: fn(&StoreCounters) -> u64| (count(&after) - count(&before)) as f64 / pages_stored as f64;
     Ok(CleaningFigures {
         full_percent: pages as f64 / total as f64 * 100.0,
-        segment_bytes: stack.store.segment_blocks() * PAGE_BYTES,
+        segment_bytes: stack.layers.store.segment_blocks() * PAGE_BYTES,
         writes,
         seconds,
         pages_stored,
@@ -252,7 +252,7 @@ fn overwrite(
         blocks_per_page: of(|now| now.blocks_written),
         oldest_first: oldest_first(live_share(stack, &before, &after, pages)),
         waits,
-        moved_until_let_in: cleaned as f64 / stack.store.segment_blocks() as f64,
+        moved_until_let_in: cleaned as f64 / stack.layers.store.segment_blocks() as f64,
     })
 }
 
@@ -284,7 +284,9 @@ fn write_all(
 ) -> Result<WriteWaits, FsError> {
     let (mut random, page) = (SeededRng::new(7), vec![0x5a; PAGE_BYTES as usize]);
     let mut waits = WriteWaits::default();
-    let watched = WatchedStore { store: stack.store.clone(), disks: stack.disks.clone() };
+    let disks = &stack.layers.disks;
+    let disks = [disks.store.clone(), disks.buffer.clone()];
+    let watched = WatchedStore { store: stack.layers.store.clone(), disks };
     for _ in 0..writes {
         let number = load.page(&mut random, pages);
         watched.disks.iter().for_each(|disk| disk.max_latency.reset());
@@ -335,10 +337,10 @@ fn write_and_look(
 
 /// Makes a file of `pages` pages, or fewer, to leave space for dirty pages and a round of cleaning.
 fn fill(stack: &InProcessStack, pages: u64) -> Result<(Ino, u64), FsError> {
-    let (store, caller) = (&stack.store, CallerCredentials { uid: 0, gid: 0, umask: 0 });
+    let (store, caller) = (&stack.layers.store, CallerCredentials { uid: 0, gid: 0, umask: 0 });
     let file = wait(|done| stack.fs.make(caller, Ino::ROOT, b"file", FileKind::File, 0o600, done))?.ino;
     let segments = store.space().now().total / store.segment_blocks();
-    let dirty = stack.cache.settings().dirty_bytes_max / PAGE_BYTES;
+    let dirty = stack.layers.cache.settings().dirty_bytes_max / PAGE_BYTES;
     // A round of cleaning, and the writes until its segments are free.
     let round = (segments / 64).clamp(4, 256) + 4;
     let kept = BLOCKS_RESERVED_PER_PAGE * dirty + round * store.segment_blocks();
@@ -362,7 +364,7 @@ fn fill(stack: &InProcessStack, pages: u64) -> Result<(Ino, u64), FsError> {
 fn live_share(stack: &InProcessStack, before: &StoreCounters, after: &StoreCounters, pages: u64) -> f64 {
     /// Each node is stored twice.
     const COPIES: u64 = 2;
-    let space = stack.store.space().now();
+    let space = stack.layers.store.space().now();
     // Until compaction, up to half as many nodes are dead as are live.
     let blocks_for_data = space.total - space.free - space.nodes * 3 / 2;
     let count = |counter: fn(&StoreCounters) -> u64| counter(after) - counter(before);

@@ -2,6 +2,7 @@ use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use stack::StackError;
 use thiserror::Error;
 
 use super::program::PACKAGES;
@@ -59,6 +60,13 @@ pub(crate) enum BenchError {
         source: Box<dyn std::error::Error + Send>,
     },
 
+    /// A store could not be used in this process.
+    #[error("{source}")]
+    Stack {
+        /// Why.
+        source: StackError,
+    },
+
     /// The `weir` to measure does not exist.
     #[error("{}: there is no `weir`", path.display())]
     NoWeir {
@@ -113,6 +121,7 @@ impl BenchError {
             BenchError::NoWeir { .. } => {
                 "build it with `cargo build --release`, or say where it is: --weir PATH".into()
             }
+            BenchError::Stack { source } => source.help().unwrap_or(WITHOUT_HELP.into()),
             BenchError::Fs { source } => source.help().unwrap_or(WITHOUT_HELP.into()),
             BenchError::WeirStatus { .. } => {
                 "measure with the `weir` that was built with this program".into()

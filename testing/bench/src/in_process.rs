@@ -2,16 +2,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
-use cache::{BackgroundTask, Cache, CacheError, CacheSettings, StepProgress};
-use device::{Device, VolumeId};
+use cache::{CacheError, CacheSettings};
 use fs::{CallerCredentials, FileKind, Fs, FsCompletion, FsError, Ino};
-use host::{CountingDevice, DiskAccess, HostDisk, IoCounters, ReadBusyTime, SystemClock};
-use store::Store;
+use host::DiskAccess;
+use stack::{ExpectedBuffer, StorageStack, StoreMedia, WorkerThreads, volume_named};
+use store::MAIN_VOLUME_NAME;
 
 use super::cleanup;
 use super::error::BenchError;
@@ -23,75 +20,31 @@ use super::workload::PAGE_BYTES;
 const STORE_BYTES: u64 = 4 << 30;
 const BUFFER_BYTES: u64 = 512 << 20;
 
-/// The background threads of a mount.
-const WORKERS: [BackgroundTask; 7] = [
-    BackgroundTask::Commit,
-    BackgroundTask::Fetch,
-    BackgroundTask::Fetch,
-    BackgroundTask::Fetch,
-    BackgroundTask::Fetch,
-    BackgroundTask::WriteBack,
-    BackgroundTask::Checkpoint,
-];
-
-/// Longest sleep of a background thread that is not woken.
-const NAP: Duration = Duration::from_millis(500);
-
 /// An open store with everything above it but the kernel, and running background threads.
 pub(super) struct InProcessStack {
-    pub(super) store: Arc<Store>,
-    pub(super) cache: Cache,
+    pub(super) layers: StorageStack,
     pub(super) fs: Arc<Fs>,
-    /// I/O counters of the store's medium and of the buffer's.
-    pub(super) disks: [Arc<IoCounters>; 2],
-    stopping: Arc<AtomicBool>,
-    workers: Vec<JoinHandle<()>>,
+    workers: WorkerThreads,
 }
 
 impl InProcessStack {
     /// Opens the store in `directory`, which `weir format` made.
     pub(super) fn open(directory: &Path, settings: CacheSettings) -> Result<InProcessStack, BenchError> {
-        let (store_disk, of_store) = open_disk(&directory.join("store"))?;
-        let (buffer_disk, of_buffer) = open_disk(&directory.join("buffer"))?;
-        let store = Arc::new(Store::open(store_disk).map_err(BenchError::opening(directory))?);
-        let clock = Arc::new(SystemClock::new());
-        let cache = Cache::open(store.clone(), buffer_disk, clock.clone(), settings)
-            .map_err(BenchError::opening(directory))?;
-        let fs = Arc::new(
-            Fs::open(Arc::new(cache.clone()), VolumeId::MAIN, clock)
-                .map_err(|source| BenchError::Fs { source })?,
-        );
-        let stopping = Arc::new(AtomicBool::new(false));
-        let worker = |task| {
-            let (cache, stopping) = (cache.clone(), stopping.clone());
-            std::thread::spawn(move || work(&cache, task, &stopping))
-        };
-        let workers = WORKERS.into_iter().map(worker).collect();
-        Ok(InProcessStack { store, cache, fs, disks: [of_store, of_buffer], stopping, workers })
+        let failed = |source| BenchError::Stack { source };
+        let media = StoreMedia::find(directory, None).map_err(failed)?;
+        let stack = StorageStack::open(media, settings, DiskAccess::Write, ExpectedBuffer::LastUsed)
+            .map_err(failed)?;
+        let volume = volume_named(&stack.store, directory, MAIN_VOLUME_NAME).map_err(failed)?;
+        let fs = Arc::new(stack.open_fs(&volume).map_err(failed)?);
+        let workers = WorkerThreads::start(&stack.cache, DiskAccess::Write)
+            .map_err(|source| BenchError::io("cannot start a thread", directory, source))?;
+        Ok(InProcessStack { layers: stack, fs, workers })
     }
 
     /// Refuses new operations, ends the background work, and writes everything back.
     pub(super) fn close(self) -> Result<(), CacheError> {
-        self.stopping.store(true, Ordering::Release);
-        self.cache.stop();
-        for worker in self.workers {
-            worker.join().expect("a worker does not panic");
-        }
-        self.cache.drain()
+        self.workers.stop_and_drain()
     }
-}
-
-fn work(cache: &Cache, task: BackgroundTask, stopping: &AtomicBool) {
-    while !stopping.load(Ordering::Acquire) {
-        if cache.step(task) == StepProgress::Idle {
-            cache.wait(task, NAP);
-        }
-    }
-}
-
-fn open_disk(path: &Path) -> Result<(Arc<dyn Device>, Arc<IoCounters>), BenchError> {
-    let disk = HostDisk::open(path, DiskAccess::Write).map_err(BenchError::opening(path))?;
-    Ok(CountingDevice::wrap(Arc::new(disk), &Arc::new(ReadBusyTime::default())))
 }
 
 /// Opens the store in `directory`, lets `work` use it, and closes it.

@@ -1,7 +1,6 @@
 //! Finds a store and its buffer, checks whether they may be used, and opens them.
 
-use crate::control_client::WeirMount;
-use crate::error::WeirError;
+use crate::error::StackError;
 use crate::find_buffer;
 use host::{DiskAccess, HostDisk, HostError, MountTable, VolatileReason, probe_durability, shell_quoted};
 use std::fs;
@@ -11,54 +10,60 @@ use std::path::{Path, PathBuf};
 use store::StoreSettings;
 
 /// The name of the store file in a formatted directory.
-pub(crate) const STORE_FILE: &str = "store";
+pub const STORE_FILE: &str = "store";
 
 /// The name of the buffer file in a formatted directory, or of a symbolic link to the buffer.
-pub(crate) const BUFFER_FILE: &str = "buffer";
+pub const BUFFER_FILE: &str = "buffer";
 
 /// The type of weir mounts in the mount table.
-pub(crate) const FS_TYPE: &str = "fuse.weir";
+pub const FS_TYPE: &str = "fuse.weir";
 
 /// The two media of a store, as absolute paths without symbolic links.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct StoreMedia {
+pub struct StoreMedia {
     /// The store's path as the user knows it: the directory, or the device.
-    pub(crate) name: PathBuf,
-    pub(crate) store: PathBuf,
-    pub(crate) buffer: PathBuf,
+    pub name: PathBuf,
+    /// The file or device of the store.
+    pub store: PathBuf,
+    /// The file or device of the buffer.
+    pub buffer: PathBuf,
     /// The settings that the store keeps for the next mount. The command may change them.
-    pub(crate) settings: StoreSettings,
+    pub settings: StoreSettings,
     /// Why a power failure loses data that was flushed to the buffer; `None` if the buffer is durable.
-    pub(crate) buffer_volatile: Option<VolatileReason>,
+    pub buffer_volatile: Option<VolatileReason>,
 }
 
 /// The kind of file at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MediumKind {
+pub enum MediumKind {
+    /// Nothing is there.
     Absent,
+    /// A directory.
     Directory,
+    /// A block device.
     BlockDevice,
+    /// A regular file.
     File,
 }
 
 /// The kind of file at `path`, after symbolic links. Fails for other kinds, such as a socket.
-pub(crate) fn medium_kind(path: &Path) -> Result<MediumKind, WeirError> {
+pub fn medium_kind(path: &Path) -> Result<MediumKind, StackError> {
     let found = match fs::metadata(path) {
         Ok(found) => found.file_type(),
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(MediumKind::Absent),
-        Err(error) => return Err(WeirError::io("looking at it", path)(error)),
+        Err(error) => return Err(StackError::io("looking at it", path)(error)),
     };
     match found {
         kind if kind.is_dir() => Ok(MediumKind::Directory),
         kind if kind.is_block_device() => Ok(MediumKind::BlockDevice),
         kind if kind.is_file() => Ok(MediumKind::File),
-        _ => Err(WeirError::NotMedia { path: path.into() }),
+        _ => Err(StackError::NotMedia { path: path.into() }),
     }
 }
 
 impl StoreMedia {
     /// Finds the media of the store at `path`, which was formatted earlier.
-    pub(crate) fn find(path: &Path, buffer: Option<&Path>) -> Result<StoreMedia, WeirError> {
+    pub fn find(path: &Path, buffer: Option<&Path>) -> Result<StoreMedia, StackError> {
         let store = store_of(path)?;
         let name = absolute(path)?;
         // An error is not reported here: opening the store reports it.
@@ -76,7 +81,7 @@ impl StoreMedia {
             let looked = buffer
                 .read_link()
                 .map(|to| format!(": a symbolic link to {}, which does not exist", to.display()));
-            return Err(WeirError::BufferMissing { path: buffer, looked: looked.unwrap_or_default() });
+            return Err(StackError::BufferMissing { path: buffer, looked: looked.unwrap_or_default() });
         }
         let buffer_volatile = probe_durability(&buffer);
         let (store, buffer) = (absolute(&store)?, absolute(&buffer)?);
@@ -87,18 +92,18 @@ impl StoreMedia {
     }
 
     /// Opens and locks both media.
-    pub(crate) fn open(&self, access: DiskAccess) -> Result<(HostDisk, HostDisk), WeirError> {
-        Ok((open(&self.store, access)?, open(&self.buffer, access)?))
+    pub fn open(&self, access: DiskAccess) -> Result<(HostDisk, HostDisk), StackError> {
+        Ok((open_medium(&self.store, access)?, open_medium(&self.buffer, access)?))
     }
 
     /// Warns if other users can read the media.
-    pub(crate) fn warn_of_readers(&self) {
+    pub fn warn_of_readers(&self) {
         warn_of_readers(&self.store);
         warn_of_readers(&self.buffer);
     }
 
     /// Warns if the I/O of a medium goes through the kernel's page cache.
-    pub(crate) fn warn_of_page_cache(&self) {
+    pub fn warn_of_page_cache(&self) {
         for path in [&self.store, &self.buffer].into_iter().filter(|path| !host::has_direct_io(path)) {
             tracing::warn!(
                 "{}: its file system has no direct I/O (O_DIRECT): after a disk error, restart the machine before you trust \
@@ -109,62 +114,54 @@ impl StoreMedia {
     }
 
     /// Refuses a buffer that loses flushed data at a power failure.
-    pub(crate) fn ensure_durable(&self) -> Result<(), WeirError> {
+    pub fn ensure_durable(&self) -> Result<(), StackError> {
         let store = Some(self.name.clone());
         match self.buffer_volatile.clone() {
-            Some(why) => Err(WeirError::VolatileBuffer { path: self.buffer.clone(), why, store }),
+            Some(why) => Err(StackError::VolatileBuffer { path: self.buffer.clone(), why, store }),
             None => Ok(()),
         }
     }
 
-    /// Refuses media below `dir`: a mount on `dir` would hide them.
-    pub(crate) fn ensure_not_below_mount_point(&self, dir: &Path) -> Result<(), WeirError> {
-        match [&self.store, &self.buffer].into_iter().find(|path| path.starts_with(dir)) {
-            Some(path) => Err(WeirError::BelowMountPoint { path: path.clone(), dir: dir.into() }),
-            None => Ok(()),
-        }
-    }
-
-    fn ensure_separate(&self) -> Result<(), WeirError> {
+    fn ensure_separate(&self) -> Result<(), StackError> {
         if self.store == self.buffer {
-            Err(WeirError::SameMedia { path: self.store.clone() })
+            Err(StackError::SameMedia { path: self.store.clone() })
         } else {
             Ok(())
         }
     }
 
-    fn ensure_not_on_weir(&self) -> Result<(), WeirError> {
+    fn ensure_not_on_weir(&self) -> Result<(), StackError> {
         ensure_not_on_weir(&self.store)?;
         ensure_not_on_weir(&self.buffer)
     }
 }
 
 /// The store's medium, for the directory or device `path` that was formatted.
-pub(crate) fn store_of(path: &Path) -> Result<PathBuf, WeirError> {
+pub fn store_of(path: &Path) -> Result<PathBuf, StackError> {
     ensure_leads_somewhere(path)?;
     let store = match medium_kind(path)? {
-        MediumKind::Absent => return Err(WeirError::Missing { path: path.into() }),
+        MediumKind::Absent => return Err(StackError::Missing { path: path.into() }),
         MediumKind::Directory => absolute(path)?.join(STORE_FILE),
         MediumKind::BlockDevice | MediumKind::File => absolute(path)?,
     };
     match medium_kind(&store)? {
-        MediumKind::Absent => Err(WeirError::Missing { path: path.into() }),
+        MediumKind::Absent => Err(StackError::Missing { path: path.into() }),
         _ => Ok(store),
     }
 }
 
 /// Refuses a dangling symbolic link, which probably means that a device is not attached.
-pub(crate) fn ensure_leads_somewhere(path: &Path) -> Result<(), WeirError> {
+pub fn ensure_leads_somewhere(path: &Path) -> Result<(), StackError> {
     match path.read_link() {
         Ok(to) if medium_kind(path)? == MediumKind::Absent => {
-            Err(WeirError::LeadsNowhere { path: path.into(), to })
+            Err(StackError::LeadsNowhere { path: path.into(), to })
         }
         _ => Ok(()),
     }
 }
 
 /// Warns if other users can read the medium at `path`.
-pub(crate) fn warn_of_readers(path: &Path) {
+pub fn warn_of_readers(path: &Path) {
     let Ok(Some(mode)) = host::mode_if_public(path) else { return };
     let bits =
         if medium_kind(path).is_ok_and(|what| what == MediumKind::BlockDevice) { "o-rwx" } else { "600" };
@@ -176,52 +173,37 @@ pub(crate) fn warn_of_readers(path: &Path) {
 }
 
 /// Refuses a path on a weir mount: the daemon would wait for itself, or for another daemon that waits for it.
-pub(crate) fn ensure_not_on_weir(path: &Path) -> Result<(), WeirError> {
-    let mounts = MountTable::read().map_err(|source| WeirError::Host { path: path.into(), source })?;
+pub fn ensure_not_on_weir(path: &Path) -> Result<(), StackError> {
+    let mounts = MountTable::read().map_err(|source| StackError::Host { path: path.into(), source })?;
     match mounts.mount_of(path) {
         Some(mount) if mount.fs_type == FS_TYPE => {
-            Err(WeirError::OnOwnMount { path: path.into(), mount: mount.point.clone() })
+            Err(StackError::OnOwnMount { path: path.into(), mount: mount.point.clone() })
         }
         _ => Ok(()),
     }
 }
 
-/// Opens the store at `path`, which the user may have meant as a mount.
-pub(crate) fn open_store(path: &Path, access: DiskAccess) -> Result<HostDisk, WeirError> {
-    let store = store_of(path).map_err(|error| match error {
-        WeirError::Missing { path } => WeirError::NeitherMountNorStore { path },
-        other => other,
-    })?;
-    open(&store, access)
-}
-
 /// Opens one medium.
-pub(crate) fn open(path: &Path, access: DiskAccess) -> Result<HostDisk, WeirError> {
+pub fn open_medium(path: &Path, access: DiskAccess) -> Result<HostDisk, StackError> {
     HostDisk::open(path, access).map_err(|error| host_error(path, error))
 }
 
-/// The command's error for a host error at `path`. For a busy medium, the error says who uses it.
-pub(crate) fn host_error(path: &Path, error: HostError) -> WeirError {
+/// The error for a host error at `path`. For a busy medium, the error says who uses it.
+pub fn host_error(path: &Path, error: HostError) -> StackError {
     match error {
         HostError::Busy { .. } => in_use_error(path),
-        source => WeirError::Host { path: path.into(), source },
+        source => StackError::Host { path: path.into(), source },
     }
 }
 
-/// The error for a medium in use at `path`. It names the process and the mount if this process can see them.
-fn in_use_error(path: &Path) -> WeirError {
-    let Ok(Some(pid)) = host::lock_holder(path) else { return WeirError::Busy { path: path.into() } };
+/// The error for a medium in use at `path`. It names the process if this process can see it.
+fn in_use_error(path: &Path) -> StackError {
+    let Ok(Some(pid)) = host::lock_holder(path) else { return StackError::Busy { path: path.into() } };
     let program = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned();
-    let mount = WeirMount::served_by(pid, path).map(|mount| mount.dir);
-    WeirError::InUse { path: path.into(), pid, program, mount }
+    StackError::InUse { path: path.into(), pid, program }
 }
 
 /// The absolute path of `path` without symbolic links. `path` must exist.
-pub(crate) fn absolute(path: &Path) -> Result<PathBuf, WeirError> {
-    fs::canonicalize(path).map_err(WeirError::io("finding it", path))
-}
-
-/// A path for JSON, with replacement characters for bytes that are not UTF-8.
-pub(crate) fn path_as_utf8(path: impl AsRef<Path>) -> String {
-    path.as_ref().to_string_lossy().into_owned()
+pub fn absolute(path: &Path) -> Result<PathBuf, StackError> {
+    fs::canonicalize(path).map_err(StackError::io("finding it", path))
 }

@@ -4,7 +4,7 @@
 //! The store knows the identity of its buffer, so no other buffer is taken for it. If two media have that
 //! identity, one is a copy, and neither is taken.
 
-use crate::error::WeirError;
+use crate::error::StackError;
 use crate::media::{BUFFER_FILE, MediumKind, absolute, medium_kind};
 use buffer::{Buffer, BufferIdentity};
 use device::{Block, Device};
@@ -23,18 +23,19 @@ const DEVICES: &str = "/sys/class/block";
 const SECTORS_MIN: u64 = 2048;
 
 /// The facts about a store that can be read without opening it.
-pub(crate) struct StoreDescription {
-    pub(crate) settings: StoreSettings,
+pub struct StoreDescription {
+    /// What the store keeps for its mounts.
+    pub settings: StoreSettings,
     /// Problems with these settings.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
     id: device::StoreId,
 }
 
 /// Reads a store's description. Another process may have the store open.
-pub(crate) fn describe_store(store: &Path) -> Result<StoreDescription, WeirError> {
+pub fn describe_store(store: &Path) -> Result<StoreDescription, StackError> {
     let disk =
-        HostDisk::open_unlocked(store).map_err(|source| WeirError::Host { path: store.into(), source })?;
-    let failed = |source| WeirError::Store { path: store.into(), source };
+        HostDisk::open_unlocked(store).map_err(|source| StackError::Host { path: store.into(), source })?;
+    let failed = |source| StackError::Store { path: store.into(), source };
     let store = Store::identify(Arc::new(disk)).map_err(failed)?;
     let (settings, warnings) = store.settings().map_err(failed)?;
     Ok(StoreDescription { settings, warnings, id: store.id() })
@@ -47,8 +48,8 @@ pub(crate) fn describe_store(store: &Path) -> Result<StoreDescription, WeirError
 pub(crate) fn find_buffer(
     name: &Path,
     store: &Path,
-    known: Result<StoreDescription, WeirError>,
-) -> Result<PathBuf, WeirError> {
+    known: Result<StoreDescription, StackError>,
+) -> Result<PathBuf, StackError> {
     let directory = store.parent().unwrap_or(Path::new("/"));
     let beside = directory.join(BUFFER_FILE);
     let has_beside = medium_kind(store)? == MediumKind::File && beside.symlink_metadata().is_ok();
@@ -77,11 +78,14 @@ pub(crate) fn find_buffer(
     let looked = format!(": not {}, nor on one of {} block devices", places.join(", nor "), devices.len());
     let looked =
         if places.is_empty() { format!(": on none of {} block devices", devices.len()) } else { looked };
-    Err(WeirError::BufferMissing { path: name.into(), looked })
+    Err(StackError::BufferMissing { path: name.into(), looked })
 }
 
 /// The medium to which these paths lead, if there is one. Two media are an error.
-fn only_one<'a>(name: &Path, paths: impl Iterator<Item = &'a PathBuf>) -> Result<Option<PathBuf>, WeirError> {
+fn only_one<'a>(
+    name: &Path,
+    paths: impl Iterator<Item = &'a PathBuf>,
+) -> Result<Option<PathBuf>, StackError> {
     let mut media = paths.map(|path| absolute(path)).collect::<Result<Vec<_>, _>>()?;
     media.sort();
     media.dedup();
@@ -89,7 +93,7 @@ fn only_one<'a>(name: &Path, paths: impl Iterator<Item = &'a PathBuf>) -> Result
         [] => Ok(None),
         [one] => Ok(Some(one.clone())),
         [one, other, ..] => {
-            Err(WeirError::TwoBuffers { store: name.into(), one: one.clone(), other: other.clone() })
+            Err(StackError::TwoBuffers { store: name.into(), one: one.clone(), other: other.clone() })
         }
     }
 }
