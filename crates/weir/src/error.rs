@@ -9,7 +9,7 @@ use request::{BufferPolicy, RuleError};
 use stack::StackError;
 use std::borrow::Cow;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Why a command failed. The text says what failed and where; [`WeirError::help`] gives the next step.
 #[derive(Debug, thiserror::Error)]

@@ -1,0 +1,223 @@
+//! Open files.
+
+use crate::directory::access_of;
+use crate::open_volume::{OpenVolume, wait};
+use fs::{FallocateMode, FileAttributes, FileKind, Ino, SeekWhence, SetTime, SizePolicy};
+use rustix::fs::{Access, OFlags};
+use rustix::io::Errno;
+use std::io::{self, SeekFrom};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An open file or directory.
+///
+/// Reads and writes at one position take turns; those that name an offset go on beside each other. A file without a name
+/// lives until it is dropped.
+pub struct WeirFile {
+    volume: Arc<OpenVolume>,
+    ino: Ino,
+    access: Access,
+    /// APPEND, SYNC and DSYNC: what may be changed while the file is open.
+    flags: Mutex<OFlags>,
+    /// Where the next read or write begins.
+    position: Mutex<u64>,
+}
+
+impl WeirFile {
+    pub(crate) fn new(volume: Arc<OpenVolume>, ino: Ino, flags: OFlags) -> Result<WeirFile, Errno> {
+        volume.fs.hold(ino).map_err(|error| error.errno())?;
+        Ok(WeirFile {
+            volume,
+            ino,
+            access: access_of(flags),
+            flags: Mutex::new(flags),
+            position: Mutex::new(0),
+        })
+    }
+
+    pub(crate) fn volume(&self) -> &Arc<OpenVolume> {
+        &self.volume
+    }
+
+    /// The file's number.
+    pub fn ino(&self) -> Ino {
+        self.ino
+    }
+
+    /// The flags with which it was opened.
+    pub fn flags(&self) -> OFlags {
+        *self.flags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets APPEND, and clears it if it is not in `flags`, as `fcntl(F_SETFL)` does.
+    pub fn set_flags(&self, flags: OFlags) {
+        let mut own = self.flags.lock().unwrap_or_else(PoisonError::into_inner);
+        own.set(OFlags::APPEND, flags.contains(OFlags::APPEND));
+    }
+
+    /// Its attributes.
+    pub fn metadata(&self) -> io::Result<FileAttributes> {
+        Ok(self.volume.attributes(self.ino)?)
+    }
+
+    /// Reads from `offset` on. Returns the number of bytes: fewer than wanted at the end of the file.
+    pub fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.ensure_is(Access::READ_OK)?;
+        if offset.checked_add(into.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
+            return Err(Errno::INVAL.into());
+        }
+        let read = wait(|done| self.volume.fs.read(self.ino, offset, into.len(), done))?;
+        into[..read.len()].copy_from_slice(&read);
+        Ok(read.len())
+    }
+
+    /// Writes all of `bytes` at `offset`, or, in a file opened with APPEND, at its end.
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        Ok(self.write_from(bytes, offset).map(|_| bytes.len())?)
+    }
+
+    /// Reads from the position on, and moves it.
+    pub fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+        let mut position = self.position();
+        let read = self.read_at(into, *position)?;
+        *position += read as u64;
+        Ok(read)
+    }
+
+    /// Writes all of `bytes` at the position, or, in a file opened with APPEND, at its end; and moves the position
+    /// behind them.
+    pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut position = self.position();
+        *position = self.write_from(bytes, *position)?;
+        Ok(bytes.len())
+    }
+
+    /// Moves the position, and returns it.
+    pub fn seek(&self, to: SeekFrom) -> io::Result<u64> {
+        let mut position = self.position();
+        let (from, by) = match to {
+            SeekFrom::Start(offset) => (0, i64::try_from(offset).map_err(|_| Errno::INVAL)?),
+            SeekFrom::Current(by) => (*position, by),
+            SeekFrom::End(by) => (self.volume.attributes(self.ino)?.size, by),
+        };
+        let moved = from.checked_add_signed(by).filter(|&at| at <= i64::MAX as u64).ok_or(Errno::INVAL)?;
+        *position = moved;
+        Ok(moved)
+    }
+
+    /// Moves the position to the first data, or the first hole, from `offset` on.
+    ///
+    /// # Errors
+    /// ENXIO past the end of the file, or if no data follow.
+    pub fn seek_to(&self, offset: u64, what: SeekWhence) -> io::Result<u64> {
+        let mut position = self.position();
+        *position = wait(|done| self.volume.fs.seek(self.ino, offset, what, done))?;
+        Ok(*position)
+    }
+
+    /// Makes the file's content and attributes durable, and what was changed before in the whole volume.
+    pub fn sync_data(&self) -> io::Result<()> {
+        Ok(wait(|done| self.volume.fs.sync_file(self.ino, done))?)
+    }
+
+    /// Sets the size. New bytes are zeros.
+    pub fn set_len(&self, size: u64) -> io::Result<()> {
+        self.ensure_is(Access::WRITE_OK).map_err(|_| Errno::INVAL)?;
+        if size > i64::MAX as u64 {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(self.volume.set_size(&self.volume.attributes(self.ino)?, size)?)
+    }
+
+    /// Allocates, punches or zeroes the range `(offset, length)`, as `fallocate(2)` does.
+    pub fn allocate(&self, mode: FallocateMode, range: (u64, u64), size: SizePolicy) -> io::Result<()> {
+        self.ensure_is(Access::WRITE_OK)?;
+        wait(|done| self.volume.fs.allocate(self.ino, mode, range, size, done))?;
+        Ok(self.volume.drop_privileges(self.ino)?)
+    }
+
+    /// Sets the permission bits.
+    pub fn set_mode(&self, mode: u32) -> io::Result<()> {
+        Ok(self.volume.set_mode(&self.volume.attributes(self.ino)?, mode)?)
+    }
+
+    /// Sets owner and group; `None` leaves one as it is.
+    pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
+        Ok(self.volume.set_owner(&self.volume.attributes(self.ino)?, uid, gid)?)
+    }
+
+    /// Sets the times of last access and last change; `None` leaves one as it is.
+    pub fn set_times(&self, accessed: Option<SetTime>, modified: Option<SetTime>) -> io::Result<()> {
+        Ok(self.volume.set_times(&self.volume.attributes(self.ino)?, accessed, modified)?)
+    }
+
+    /// Writes at `offset`, and returns where the written bytes end. An appending file is written at its end instead.
+    fn write_from(&self, bytes: &[u8], offset: u64) -> Result<u64, Errno> {
+        self.ensure_is(Access::WRITE_OK)?;
+        let flags = self.flags();
+        let volume = &self.volume;
+        let (turn, offset) = if flags.contains(OFlags::APPEND) {
+            (Some(volume.take_append_turn()), volume.attributes(self.ino)?.size)
+        } else {
+            (None, offset)
+        };
+        let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= i64::MAX as u64);
+        let end = end.ok_or(Errno::INVAL)?;
+        volume.drop_privileges(self.ino)?;
+        match volume.fs.try_write(self.ino, offset, bytes) {
+            Some(written) => written.map_err(|error| error.errno())?,
+            None => wait(|done| volume.fs.write(self.ino, offset, bytes.to_vec(), done))?,
+        }
+        drop(turn);
+        if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
+            wait(|done| volume.fs.sync_bytes(self.ino, done))?;
+        }
+        Ok(end)
+    }
+
+    fn ensure_is(&self, access: Access) -> Result<(), Errno> {
+        if self.access.contains(access) { Ok(()) } else { Err(Errno::BADF) }
+    }
+
+    fn position(&self) -> MutexGuard<'_, u64> {
+        self.position.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kind of file that is open.
+    pub fn kind(&self) -> io::Result<FileKind> {
+        Ok(self.volume.attributes(self.ino)?.kind)
+    }
+}
+
+impl Drop for WeirFile {
+    fn drop(&mut self) {
+        self.volume.fs.unhold(self.ino, 1);
+    }
+}
+
+impl io::Read for &WeirFile {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        WeirFile::read(self, into)
+    }
+}
+
+impl io::Write for &WeirFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        WeirFile::write(self, bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl io::Seek for &WeirFile {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        WeirFile::seek(self, to)
+    }
+}
+
+impl std::fmt::Debug for WeirFile {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("WeirFile").field("ino", &self.ino).finish_non_exhaustive()
+    }
+}

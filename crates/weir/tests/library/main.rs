@@ -1,0 +1,6 @@
+//! weir in a program's own threads, beside the command.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod files;
+mod owners;
