@@ -246,6 +246,12 @@ impl Cache {
         self.parts.fetcher.read(origin, object, offset, len, end, then)
     }
 
+    /// [`read`](Cache::read) of as many bytes as `into` has, if all are in memory, and at most 64 KiB; else `false`, and
+    /// the content of `into` is undefined. Allocates nothing and calls no completion.
+    pub fn try_read(&self, object: ObjectId, offset: u64, into: &mut [u8], end: u64) -> bool {
+        self.parts.fetcher.try_read(object, offset, into, end)
+    }
+
     /// Fetches objects that will be read soon, given with their sizes in bytes, after everything that a
     /// reader waits for. Leaves out objects for which no memory can be spared. Errors are left to the
     /// readers.

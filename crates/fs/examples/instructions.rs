@@ -1,10 +1,10 @@
-//! Counts the instructions of five operations below the front end, on disks in memory: an overwrite of 512
-//! bytes of a page that is dirty already, a create, a stat (by name), a read of a page that is in memory, and a
-//! look-up of the rules that hold for a file.
+//! Counts the instructions of six operations below the front end, on disks in memory: an overwrite of 512
+//! bytes of a page that is dirty already, a create, a stat (by name), a read of a page that is in memory, into
+//! new memory and into the caller's, and a look-up of the rules that hold for a file.
 //!
 //! ```text
 //! cargo build --release -p weir-fs --example instructions
-//! for operation in one_overwrite one_create one_stat one_read one_look_at_rules; do
+//! for operation in one_overwrite one_create one_stat one_read one_try_read one_look_at_rules; do
 //!     valgrind --tool=callgrind --toggle-collect="*$operation*" --callgrind-out-file=$operation.out \
 //!         target/release/examples/instructions
 //!     callgrind_annotate --inclusive=yes $operation.out > $operation.txt
@@ -59,6 +59,12 @@ fn one_create(fs: &Fs, name: &[u8]) -> Option<FileAttributes> {
 #[inline(never)]
 fn one_stat(fs: &Fs, name: &[u8]) -> FileAttributes {
     fs.lookup(Ino::ROOT, name).expect("it was made")
+}
+
+/// The read into the caller's memory that is counted. `false` if it would have to wait.
+#[inline(never)]
+fn one_try_read(fs: &Fs, ino: Ino, offset: u64, into: &mut [u8]) -> bool {
+    matches!(fs.try_read(ino, offset, into), Some(Ok(READ_BYTES)))
 }
 
 /// The read that is counted. `false` if it would have to wait.
@@ -126,10 +132,12 @@ fn main() {
         assert!(one_create(&fs, name.as_bytes()).is_some(), "create {number} would have to wait");
         settle(number);
     }
+    let mut into = [0; READ_BYTES];
     for number in 0..OPERATIONS {
         black_box(one_stat(&fs, format!("file-{number}").as_bytes()));
         let page = offset_of(number) / READ_BYTES as u64 * READ_BYTES as u64;
         assert!(one_read(&fs, ino, page), "read {number} would have to wait");
+        assert!(one_try_read(&fs, ino, page, &mut into), "read {number} would have to wait");
     }
     let rules = RuleSet::parse("critical file=/file-*").expect("a rule");
     fs.set_rules(Arc::new(rules));

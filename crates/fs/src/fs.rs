@@ -416,6 +416,19 @@ impl Fs {
         self.core.read_data(self.origin, ino, offset, len, done);
     }
 
+    /// A [`read`](Fs::read) into `into`, if all bytes are in memory, and at most 64 KiB: returns their number. `None` if
+    /// it must wait, or is longer; the content of `into` is then undefined.
+    pub fn try_read(&self, ino: Ino, offset: u64, into: &mut [u8]) -> Option<Result<usize, FsError>> {
+        let clipped = self.core.read_state().clip(ino, offset, into.len());
+        match clipped {
+            Ok((_, 0, _)) => Some(Ok(0)),
+            Ok((object, len, size)) => {
+                self.core.cache.try_read(object, offset, &mut into[..len], size).then_some(Ok(len))
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+
     /// A [`write`](Fs::write) of one piece, if it can complete without waiting; else `None`.
     pub fn try_write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Option<Result<(), FsError>> {
         self.core.try_write(self.origin, ino, offset, bytes)

@@ -65,6 +65,9 @@ impl WeirFile {
         if offset.checked_add(into.len() as u64).is_none_or(|end| end > i64::MAX as u64) {
             return Err(Errno::INVAL.into());
         }
+        if let Some(read) = self.volume.fs.try_read(self.ino, offset, into) {
+            return Ok(read.map_err(|error| error.errno())?);
+        }
         let read = wait(|done| self.volume.fs.read(self.ino, offset, into.len(), done))?;
         into[..read.len()].copy_from_slice(&read);
         Ok(read.len())

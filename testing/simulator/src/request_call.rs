@@ -98,7 +98,19 @@ impl RequestCall<'_> {
             IssuedRequest::Read { file, offset, len, .. } => {
                 let (ino, offset, len) = (number(self.model, *file), *offset, *len);
                 let done = self.done(FsReply::Bytes);
-                Box::new(move |fs| fs.read(ino, offset, len, done))
+                Box::new(move |fs| {
+                    // About every second read goes into the caller's memory, if it need not wait.
+                    let mut bytes = vec![0; len];
+                    let wants_at_once = (offset + len as u64).is_multiple_of(2);
+                    let read = if wants_at_once { fs.try_read(ino, offset, &mut bytes) } else { None };
+                    match read {
+                        Some(read) => done(read.map(|count| {
+                            bytes.truncate(count);
+                            bytes
+                        })),
+                        None => fs.read(ino, offset, len, done),
+                    }
+                })
             }
             IssuedRequest::Seek { file, offset, what, .. } => {
                 let (ino, offset, what) = (number(self.model, *file), *offset, *what);

@@ -23,6 +23,9 @@ const READ_AHEAD_SHARE: u64 = 8;
 /// Punched pages whose memory one step frees: some tens of microseconds under the lock.
 const DISCARDED_PAGES_FREED: usize = 512;
 
+/// Bytes that a read copies while it has the lock: some microseconds. A longer read copies them without it.
+const COPIED_UNDER_LOCK_MAX: usize = 64 << 10;
+
 /// Serves reads, and fetches the pages for which they wait.
 pub(crate) struct Fetcher {
     shared: Arc<CacheShared>,
@@ -73,6 +76,28 @@ impl Fetcher {
             }
         }
         is_held
+    }
+
+    /// Copies the bytes from `offset` on, if all are in memory. `false` if not: `into` then has some of them, or none.
+    pub(crate) fn try_read(&self, object: ObjectId, offset: u64, into: &mut [u8], end: u64) -> bool {
+        if into.len() > COPIED_UNDER_LOCK_MAX {
+            return false;
+        }
+        let mut state = self.shared.state();
+        for (page, start, range) in pages_of(offset, into.len()) {
+            let key = PageKey { object, page };
+            let Some(entry) = state.pages.read(&key, start..start + range.len()) else { return false };
+            entry.read(start, &mut into[range]);
+        }
+        state.counters.reads_at_once += 1;
+        let passage = ReadSpan { object, range: offset..offset + into.len() as u64, end };
+        let more =
+            !state.log.is_stopping() && state.reads.note_read(&passage, true, self.read_ahead_bytes_max());
+        drop(state);
+        if more {
+            self.shared.wake(BackgroundTask::Fetch);
+        }
+        true
     }
 
     pub(crate) fn fetch_ahead(&self, objects: &[(ObjectId, u64)]) {

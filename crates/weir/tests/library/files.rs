@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use weir_library::{
     Directory, FallocateMode, FileKind, IfExists, OFlags, SeekWhence, SetXattrMode, SizePolicy, Weir,
-    WeirOptions,
+    WeirFile, WeirOptions,
 };
 
 const CREATE: OFlags = OFlags::CREATE.union(OFlags::RDWR);
@@ -219,6 +219,33 @@ fn holes_sizes_and_attributes_are_those_of_a_file_system() {
     let read_only = weir.open("/sparse", READ, 0).unwrap();
     assert_eq!(errno(read_only.write(b"x")), Errno::BADF);
     assert_eq!(errno(weir.open("/sparse", OFlags::WRONLY, 0).unwrap().read(&mut bytes)), Errno::BADF);
+}
+
+#[test]
+fn a_read_is_the_same_from_memory_and_from_the_store() {
+    let sandbox = Sandbox::formatted();
+    let bytes: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
+    let weir = open(&sandbox);
+    let file = weir.open("/file", CREATE, 0o644).unwrap();
+    file.write(&bytes).unwrap();
+    let check = |file: &WeirFile| {
+        // From one page to more than is copied at once, and past the end.
+        for (offset, len) in
+            [(0, 1), (4000, 200), (8192, 4096), (100_000, 70_000), (299_990, 100), (300_000, 5)]
+        {
+            let mut into = vec![0; len];
+            let count = file.read_at(&mut into, offset as u64).unwrap();
+            let expected = &bytes[offset..(offset + len).min(bytes.len())];
+            assert!(into[..count] == *expected, "{len} bytes at {offset}");
+        }
+    };
+    check(&file);
+    drop(file);
+    weir.close().unwrap();
+    let weir = open(&sandbox);
+    let file = weir.open("/file", READ, 0).unwrap();
+    check(&file);
+    check(&file);
 }
 
 #[test]
