@@ -6,6 +6,7 @@ mod counters;
 mod cpu_affinity;
 mod criticality;
 mod delta_reads;
+mod dense;
 mod device_model;
 mod device_speed;
 mod disk_counters;
@@ -88,6 +89,8 @@ enum BenchCommand {
     FrontEnd(front_end::FrontEndArgs),
     /// The rate of operations without the kernel, by one thread and by several.
     Scaling(scaling::ScalingArgs),
+    /// Single operations of the library, beside the same system calls on tmpfs.
+    Dense(dense::DenseArgs),
     /// How long small writes wait while another client reads, writes or truncates a large file.
     Interference(interference::InterferenceArgs),
     /// How long a client waits beside others for which nobody waits, under each policy.
@@ -143,6 +146,7 @@ fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
         BenchCommand::Start(args) => start::run_benchmark(args),
         BenchCommand::FrontEnd(args) => front_end::run_benchmark(args),
         BenchCommand::Scaling(args) => scaling::run_benchmark(args),
+        BenchCommand::Dense(args) => dense::run_benchmark(args),
         BenchCommand::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
         BenchCommand::ReplayLoad(args) => replay_accuracy::run_load(args),
         BenchCommand::ModelledDevice(args) => modelled_device::run_device(args),
