@@ -72,12 +72,17 @@ impl InProcessStack {
 
     /// Refuses new operations, ends the background work, and writes everything back.
     pub(super) fn close(self) -> Result<(), CacheError> {
+        self.stop().drain()
+    }
+
+    /// Refuses new operations, and ends the background work. Without more, the media are as after a crash.
+    pub(super) fn stop(self) -> Cache {
         self.stopping.store(true, Ordering::Release);
         self.cache.stop();
         for worker in self.workers {
             worker.join().expect("a worker does not panic");
         }
-        self.cache.drain()
+        self.cache
     }
 }
 
