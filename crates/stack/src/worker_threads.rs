@@ -69,7 +69,7 @@ impl WorkerThreads {
             }
             for _ in 0..count {
                 if let Err(error) = workers.spawn(task, name) {
-                    workers.stop();
+                    workers.end();
                     return Err(error);
                 }
             }
@@ -96,11 +96,16 @@ impl WorkerThreads {
 
     /// Refuses new operations, ends the threads, and writes everything back in the caller's thread.
     pub fn stop_and_drain(mut self) -> Result<(), CacheError> {
-        self.stop();
+        self.end();
         self.stopper.stop_and_drain()
     }
 
-    fn stop(&mut self) {
+    /// Refuses new operations and ends the threads. What was not written back is in the buffer, if it was synced.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
         self.stopper.stop();
         for thread in self.threads.drain(..) {
             thread.join().expect("a worker that panics ends the process");

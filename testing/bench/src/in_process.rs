@@ -45,6 +45,11 @@ impl InProcessStack {
     pub(super) fn close(self) -> Result<(), CacheError> {
         self.workers.stop_and_drain()
     }
+
+    /// Refuses new operations, and ends the background work. The media are then as after a crash.
+    pub(super) fn stop(self) {
+        self.workers.stop();
+    }
 }
 
 /// Opens the store in `directory`, lets `work` use it, and closes it.

@@ -32,6 +32,7 @@ mod run_args;
 mod scaling;
 mod shared_disk;
 mod slow_device;
+mod snapshots;
 mod start;
 mod steady_writes;
 mod streams;
@@ -82,6 +83,8 @@ enum BenchCommand {
     Counters(counters::CountersArgs),
     /// Overwrites of a store that is nearly full: blocks written for each page, and the slowest write.
     Cleaning(cleaning::CleaningArgs),
+    /// Snapshots of dirty data beside a writer, later random writes, and thousands of snapshots, against targets.
+    Snapshots(snapshots::SnapshotsArgs),
     /// How much of the map of a large store cleaning reads, and how long deletions and truncations delay
     /// changes.
     LargeStore(large_store::LargeStoreArgs),
@@ -140,6 +143,7 @@ fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
         BenchCommand::DeltaReads(args) => delta_reads::run_benchmark(args),
         BenchCommand::Counters(args) => counters::run_benchmark(args),
         BenchCommand::Cleaning(args) => cleaning::run_benchmark(args),
+        BenchCommand::Snapshots(args) => snapshots::run_benchmark(args),
         BenchCommand::LargeStore(args) => large_store::run_benchmark(args),
         BenchCommand::Interference(args) => interference::run_benchmark(args),
         BenchCommand::Criticality(args) => criticality::run_benchmark(args),

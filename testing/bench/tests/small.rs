@@ -88,6 +88,25 @@ fn delta_reads_prints_both_ways_of_reading_before_and_after_delta_merge() {
 }
 
 #[test]
+fn snapshots_prints_writers_beside_one_and_later_writes() {
+    if !can_mount() {
+        return;
+    }
+    let dirty = ["snapshots", "--parts", "dirty,later", "--dirty", "16", "--seconds", "1"];
+    let later = ["--io", "512", "--file", "4", "--passes", "1", "--memory", "16"];
+    let report = bench(&[&dirty[..], &later[..]].concat());
+    let figures = report["dirty"].as_array().expect("rows");
+    let value = |name: &str| {
+        let row = figures.iter().find(|row| row["figure"] == name).expect("a row of each name");
+        row["value"].as_f64().expect("a figure")
+    };
+    assert!(value("dirty at the snapshot") >= 16.0, "all is dirty: {report}");
+    assert!(value("the snapshot") > 0.0 && value("before: the slowest") > 0.0, "{report}");
+    let phases: Vec<_> = report["later"].as_array().expect("rows").iter().map(|row| &row["phase"]).collect();
+    assert_eq!(phases, ["warm-up", "no snapshot", "one snapshot", "it was deleted"]);
+}
+
+#[test]
 fn nonblocking_writes_prints_every_system_beside_ext4() {
     if !can_mount() {
         return;
