@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod backup;
 mod cleaning;
 mod cleanup;
 mod counters;
@@ -94,6 +95,9 @@ enum BenchCommand {
     Interference(interference::InterferenceArgs),
     /// How long a client waits beside others for which nobody waits, under each policy.
     Criticality(criticality::CriticalityArgs),
+    /// restic backs up a mounted snapshot beside pgbench on the live volume: the rate, the restored database, and
+    /// the next backup.
+    Backup(backup::BackupArgs),
     /// How long a mount takes after kill -9, part by part.
     Start(start::StartArgs),
     /// How far the time of a replay is from the time of its program, on other storage than it was traced on.
@@ -142,6 +146,7 @@ fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
         BenchCommand::LargeStore(args) => large_store::run_benchmark(args),
         BenchCommand::Interference(args) => interference::run_benchmark(args),
         BenchCommand::Criticality(args) => criticality::run_benchmark(args),
+        BenchCommand::Backup(args) => backup::run_benchmark(args),
         BenchCommand::Start(args) => start::run_benchmark(args),
         BenchCommand::FrontEnd(args) => front_end::run_benchmark(args),
         BenchCommand::Scaling(args) => scaling::run_benchmark(args),

@@ -28,7 +28,7 @@ const CLIENTS: &str = "16";
 pub(super) struct PostgresCluster {
     programs: PathBuf,
     user: (u32, u32),
-    data: PathBuf,
+    pub(super) data: PathBuf,
     pub(super) beside: PathBuf,
 }
 
@@ -66,6 +66,13 @@ impl PostgresCluster {
         cluster.query("VACUUM ANALYZE")?;
         drop(server);
         Ok(cluster)
+    }
+
+    /// The same cluster with another copy of its data. Its socket and logs are in the new directory `beside`.
+    pub(super) fn with_data(&self, data: &Path, beside: &Path) -> Result<PostgresCluster, BenchError> {
+        create_for(self.user, beside)?;
+        let (programs, user) = (self.programs.clone(), self.user);
+        Ok(PostgresCluster { programs, user, data: data.into(), beside: beside.into() })
     }
 
     /// Reads the tables into memory, and ends a checkpoint.
