@@ -92,6 +92,20 @@ pub(crate) enum BenchError {
         source: io::Error,
     },
 
+    /// A backup of a snapshot, or the database that was restored from it, is wrong.
+    #[error("the backup is wrong: {says}")]
+    WrongBackup {
+        /// The difference.
+        says: String,
+    },
+
+    /// restic printed something else.
+    #[error("cannot understand restic: {says}")]
+    Restic {
+        /// The reason.
+        says: String,
+    },
+
     /// `weir status --json` printed something else.
     #[error("cannot understand `weir status` of {}: {source}", directory.display())]
     WeirStatus {
@@ -122,6 +136,10 @@ impl BenchError {
                 "build it with `cargo build --release`, or say where it is: --weir PATH".into()
             }
             BenchError::Stack { source } => source.help().unwrap_or(WITHOUT_HELP.into()),
+            BenchError::WrongBackup { .. } => {
+                "do not back up snapshots with this weir, and report it with the command that you ran".into()
+            }
+            BenchError::Restic { .. } => "measure with restic 0.14 or later".into(),
             BenchError::Fs { source } => source.help().unwrap_or(WITHOUT_HELP.into()),
             BenchError::WeirStatus { .. } => {
                 "measure with the `weir` that was built with this program".into()

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod backup;
 mod cleaning;
 mod cleanup;
 mod counters;
@@ -23,6 +24,7 @@ mod overview;
 mod overwrite_rows;
 mod periodic_flushing;
 mod personalities;
+mod postgres;
 mod program;
 mod quantile;
 mod replay_accuracy;
@@ -30,6 +32,7 @@ mod report;
 mod result_matrix;
 mod run_args;
 mod scaling;
+mod server;
 mod shared_disk;
 mod slow_device;
 mod snapshots;
@@ -98,6 +101,9 @@ enum BenchCommand {
     Interference(interference::InterferenceArgs),
     /// How long a client waits beside others for which nobody waits, under each policy.
     Criticality(criticality::CriticalityArgs),
+    /// restic backs up a mounted snapshot beside pgbench on the live volume: the rate, the restored database, and
+    /// the next backup.
+    Backup(backup::BackupArgs),
     /// How long a mount takes after kill -9, part by part.
     Start(start::StartArgs),
     /// How far the time of a replay is from the time of its program, on other storage than it was traced on.
@@ -147,6 +153,7 @@ fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
         BenchCommand::LargeStore(args) => large_store::run_benchmark(args),
         BenchCommand::Interference(args) => interference::run_benchmark(args),
         BenchCommand::Criticality(args) => criticality::run_benchmark(args),
+        BenchCommand::Backup(args) => backup::run_benchmark(args),
         BenchCommand::Start(args) => start::run_benchmark(args),
         BenchCommand::FrontEnd(args) => front_end::run_benchmark(args),
         BenchCommand::Scaling(args) => scaling::run_benchmark(args),

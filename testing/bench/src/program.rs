@@ -11,7 +11,7 @@ use super::error::BenchError;
 
 /// Debian packages with every program that a benchmark runs.
 pub(super) const PACKAGES: &str =
-    "fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3 postgresql redis-server";
+    "fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3 postgresql redis-server restic";
 
 /// A command without input.
 pub(super) fn command<A: AsRef<OsStr>>(
@@ -51,7 +51,9 @@ fn result(command: &Command, output: std::io::Result<Output>) -> Result<String, 
     let failed = |says| BenchError::Command { command: line(command), says };
     let output = output.map_err(|error| failed(error.to_string()))?;
     if !output.status.success() {
-        return Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())));
+        // Some programs, such as pg_amcheck, report on stdout.
+        let said = if output.stderr.is_empty() { output.stdout } else { output.stderr };
+        return Err(failed(format!("{}: {}", output.status, String::from_utf8_lossy(&said).trim())));
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }

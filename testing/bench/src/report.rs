@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::machine_info::MachineInfo;
-use super::quantile::{RoundSpread, median};
+use super::quantile::{RoundSpread, median, quantile};
 
 /// A report, or the part of a report about one device.
 #[derive(Debug, Default)]
@@ -168,6 +168,13 @@ impl ReportCell {
     pub(super) fn rounds(values: &[f64]) -> ReportCell {
         let text = if values.is_empty() { "-".to_owned() } else { number(median(values)) };
         ReportCell::figure(text, json!(values))
+    }
+
+    /// The median in the text with the range of the rounds, and each round in the JSON.
+    pub(super) fn median_and_range(values: &[f64]) -> ReportCell {
+        let [least, median, most] = [0.0, 0.5, 1.0].map(|share| number(quantile(values, share)));
+        let text = if values.len() < 2 { median } else { format!("{median} ({least}–{most})") };
+        ReportCell::rounds(values).shown_as(text)
     }
 
     /// The median in the text, and all of `spread` in the JSON.

@@ -8,9 +8,8 @@
 //! | `clients` | threads that repeat a call side by side |
 //! | `conflict` | a critical and a background client that need the same lock |
 //! | `backup` | a backup beside a critical client that syncs |
-//! | `postgres` | PostgreSQL, whose checkpoints are background |
+//! | `postgres` | a turn of PostgreSQL, whose checkpoints are background |
 //! | `redis` | Redis, whose snapshots and rewrites are background |
-//! | `server` | a server's process |
 
 mod backup;
 mod clients;
@@ -18,7 +17,6 @@ mod conflict;
 mod policies;
 mod postgres;
 mod redis;
-mod server;
 
 use std::path::Path;
 
@@ -27,15 +25,14 @@ use clap::{Args, ValueEnum};
 use super::cleanup;
 use super::device_model::DeviceKind;
 use super::error::BenchError;
+use super::postgres::PostgresCluster;
 use super::program::{check_machine, check_programs};
-use super::quantile::quantile;
 use super::report::{BenchReport, ReportCell, ReportTable, number};
 use super::run_args::RunSize;
 use super::slow_device::work_directory;
 use super::system::MountedSystem;
 use super::workload::{PAGE_BYTES, lay_out};
 use policies::{NO_POLICY, PolicyStore, StoreDesign};
-use postgres::PostgresCluster;
 use redis::RedisData;
 
 /// A figure of a turn: its key in the JSON, the head of its column, and its value.
@@ -193,7 +190,7 @@ pub(super) fn run_benchmark(args: &CriticalityArgs) -> Result<(), BenchError> {
         Some(DatabaseServer::Postgres) => {
             let scale = if args.size == RunSize::Small { 1 } else { 30 };
             let cluster = PostgresCluster::create(&store.mount(NO_POLICY)?, scale, &root)?;
-            take_turns(&mut store, &known, rounds, |mounted| cluster.measure(mounted, seconds))?
+            take_turns(&mut store, &known, rounds, |mounted| postgres::measure(&cluster, mounted, seconds))?
         }
         Some(DatabaseServer::Redis) => {
             let keys = if args.size == RunSize::Small { 2000 } else { 200_000 };
@@ -242,16 +239,9 @@ fn take_turns(
         let mut row = vec![("policy", "policy", ReportCell::from(*policy))];
         for (column, (key, head, _)) in turns.first().into_iter().flatten().enumerate() {
             let values: Vec<f64> = turns.iter().map(|figures| figures[column].2).collect();
-            row.push((*key, *head, median_and_range(&values)));
+            row.push((*key, *head, ReportCell::median_and_range(&values)));
         }
         table.row(row);
     }
     Ok(table)
-}
-
-/// The median in the text with the range of the rounds, and each round in the JSON.
-fn median_and_range(values: &[f64]) -> ReportCell {
-    let [least, median, most] = [0.0, 0.5, 1.0].map(|share| number(quantile(values, share)));
-    let text = if values.len() < 2 { median } else { format!("{median} ({least}–{most})") };
-    ReportCell::rounds(values).shown_as(text)
 }

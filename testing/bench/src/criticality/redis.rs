@@ -12,10 +12,10 @@ use super::super::cleanup;
 use super::super::error::BenchError;
 use super::super::program::command;
 use super::super::quantile::quantile;
+use super::super::server::RunningServer;
 use super::super::system::MountedSystem;
 use super::TurnFigure;
 use super::policies::buffer_mib;
-use super::server::RunningServer;
 
 /// The rules that weir comes with.
 pub(super) const RULES: &str = include_str!("../../../../rules/redis.rules");
@@ -121,7 +121,7 @@ impl RedisData {
         redis.arg("--dir").arg(&self.data).args(["--appendfsync", appendfsync]);
         let is_ready =
             || RedisClient::connect(&self.socket, 0).and_then(|mut client| client.call(&[b"PING"])).is_ok();
-        RunningServer::start(&mut redis, Signal::TERM, is_ready)
+        RunningServer::start(&mut redis, Signal::TERM, &self.log, is_ready)
     }
 
     fn failed(&self, error: io::Error) -> BenchError {

@@ -1,15 +1,17 @@
 //! A database server as a process of the benchmark.
 
+use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::super::cleanup::{self, CleanupGuard};
-use super::super::error::BenchError;
+use super::cleanup::{self, CleanupGuard};
+use super::error::BenchError;
 
 /// Limit for the start of a server.
 const START_MAX: Duration = Duration::from_secs(120);
@@ -20,10 +22,11 @@ pub(super) struct RunningServer {
 }
 
 impl RunningServer {
-    /// Starts a server, which ends in order when it gets `stop`, and waits until `is_ready`.
+    /// Starts a server that writes to `log`, and waits until `is_ready`. It ends in order when it gets `stop`.
     pub(super) fn start(
         server: &mut Command,
         stop: Signal,
+        log: &Path,
         is_ready: impl Fn() -> bool,
     ) -> Result<RunningServer, BenchError> {
         let child: Arc<Mutex<Option<Child>>> = Arc::default();
@@ -31,7 +34,9 @@ impl RunningServer {
         let end = CleanupGuard::new(move || {
             if let Some(mut child) = started.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 // kill -9 would leave the server's other processes behind, with files open on the mount.
-                let _ = kill_process(Pid::from_child(&child), stop);
+                if matches!(child.try_wait(), Ok(None)) {
+                    let _ = kill_process(Pid::from_child(&child), stop);
+                }
                 let _ = child.wait();
             }
         });
@@ -45,12 +50,18 @@ impl RunningServer {
             .map_err(|error| BenchError::io("cannot start", server.get_program(), error))?;
         let start = Instant::now();
         while !is_ready() {
-            if start.elapsed() > START_MAX {
+            if has_ended(&child) || start.elapsed() > START_MAX {
                 let what = server.get_program().display().to_string();
-                return Err(BenchError::Late { what, says: "see its log".to_owned() });
+                let says = fs::read_to_string(log).unwrap_or_default().trim().to_owned();
+                return Err(BenchError::Late { what, says });
             }
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(RunningServer { _end: end })
     }
+}
+
+fn has_ended(child: &Mutex<Option<Child>>) -> bool {
+    let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);
+    child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
 }
