@@ -6,6 +6,7 @@ use crate::delta_merge::DamagedPagePolicy;
 use crate::error::StoreError;
 use crate::log_entry::{BatchOrigin, LogEntry};
 use crate::maintenance::MaintenanceState;
+use crate::map::SharedDeltas;
 use crate::shared::{PageRead, PageResult, StoreShared};
 use crate::space::APPLY_TOGETHER_MAX;
 use crate::volume::ListedPages;
@@ -83,14 +84,14 @@ impl<'a> StoreData<'a> {
     }
 
     /// Merges deltas and their base pages into whole pages, in every leaf in which one of `pages` lies. Where
-    /// they are many, it writes all pages of the leaf. It skips pages that are damaged and pages that may be
-    /// shared. Readers see the same bytes. Returns how many pages were written. Needs no reservation.
+    /// they are many, it writes all pages of the leaf. It skips pages that are damaged, and where space is tight pages
+    /// that may be shared. Readers see the same bytes. Returns how many pages were written. Needs no reservation.
     ///
     /// # Errors
     /// [`StoreError::Full`]; the error of a page that cannot be read; the device's, with the effect of an
     /// error of [`apply`](StoreData::apply).
     pub fn merge_deltas(&self, pages: &[(ObjectId, PageNo)]) -> Result<u64, StoreError> {
-        self.writer.lock().merge_leaves(self.shared, pages)
+        self.writer.lock().merge_leaves(self.shared, pages, SharedDeltas::Merge)
     }
 
     /// Merges the deltas of some leaves, if enough deltas were stored since the last call. Whoever stores

@@ -12,7 +12,7 @@ use crate::delta_block::{DeltaBlock, leaf_first_page};
 use crate::error::StoreError;
 use crate::format::LEAF_PAGES;
 use crate::log_entry::{BatchOrigin, LogEntry};
-use crate::map::{MergeCursor, MergeSearch};
+use crate::map::{MergeCursor, MergeSearch, SharedDeltas};
 use crate::policy::SpaceClass;
 use crate::shared::{PageRead, StoreShared, StoredPage};
 use crate::writer::StoreWriter;
@@ -63,7 +63,8 @@ impl IdleMergeRound {
         }
         let MergeSearch { found, next } = search?;
         if let Some((object, page)) = found {
-            match writer.merge_leaves(shared, &[(object, page)]) {
+            // What only clones hold is not written again for the sake of a later write.
+            match writer.merge_leaves(shared, &[(object, page)], SharedDeltas::Keep) {
                 // The next step tries this leaf again.
                 Err(error) if error.is_full() => {
                     self.cursor = Some(from);
@@ -173,24 +174,34 @@ impl StoreWriter {
             return Ok(0);
         }
         let leaves = self.merge_scheduler().take_due_leaves();
-        self.merge_leaves(shared, &leaves)
+        self.merge_leaves(shared, &leaves, SharedDeltas::Merge)
     }
 
-    /// Merges the pages of the leaves that contain `leaves`, without shared and damaged ones. Returns the
-    /// number of pages merged. Leaves the cleaner the space it needs: cleaning gains more space than merging.
+    /// Merges the pages of the leaves that contain `leaves`, without damaged ones, and without those that clones may
+    /// share if `wanted` says so or space is tight. Returns the number of pages merged. Leaves the cleaner the space
+    /// it needs: cleaning gains more space than merging.
     pub(crate) fn merge_leaves(
         &mut self,
         shared: &StoreShared,
         leaves: &[(ObjectId, PageNo)],
+        wanted: SharedDeltas,
     ) -> Result<u64, StoreError> {
         self.make_ready(shared)?;
-        let mut pages = Vec::new();
         for &(object, page) in leaves {
             self.merge_scheduler().leaves.remove(&(object, leaf_first_page(page)));
-            let mergeable = shared.resolve(|map| map.mergeable_pages(object, page))?;
-            pages.extend(mergeable.into_iter().map(|page| (object, page)));
         }
-        self.merge_pages(shared, &pages, SpaceClass::Writer, DamagedPagePolicy::Skip)
+        let has_shared = wanted == SharedDeltas::Merge && shared.map().nodes.table.has_shared();
+        let mut pages = mergeable_pages(shared, leaves, wanted)?;
+        let is_set_aside =
+            has_shared && shared.map_mut().begin_shared_merge(pages.len() as u64, leaves.len() as u64);
+        if has_shared && !is_set_aside {
+            pages = mergeable_pages(shared, leaves, SharedDeltas::Keep)?;
+        }
+        let merged = self.merge_pages(shared, &pages, SpaceClass::Writer, DamagedPagePolicy::Skip);
+        if is_set_aside {
+            shared.map_mut().end_shared_merge();
+        }
+        merged
     }
 
     /// Merges the pages that a clone or a move takes out of a leaf without taking the whole leaf, because a
@@ -255,6 +266,19 @@ impl StoreWriter {
         count(&shared.medium.counting().pages_delta_merged, merged);
         Ok(merged)
     }
+}
+
+fn mergeable_pages(
+    shared: &StoreShared,
+    leaves: &[(ObjectId, PageNo)],
+    wanted: SharedDeltas,
+) -> Result<Vec<(ObjectId, PageNo)>, StoreError> {
+    let mut pages = Vec::new();
+    for &(object, page) in leaves {
+        let mergeable = shared.resolve(|map| map.mergeable_pages(object, page, wanted))?;
+        pages.extend(mergeable.into_iter().map(|page| (object, page)));
+    }
+    Ok(pages)
 }
 
 /// The base of a page without its deltas, for a planted bug.

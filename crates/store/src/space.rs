@@ -136,6 +136,8 @@ pub(crate) struct Reservations {
     /// Pages that have a reservation.
     pages: u64,
     estimate: ReservationEstimate,
+    /// Blocks that a merge of shared pages may be making live at this moment.
+    merge_blocks: u64,
     pacer: Option<GcPacer>,
 }
 
@@ -347,12 +349,32 @@ impl PageMap {
 
     /// Backed blocks that are neither live nor kept from data, reserved or not.
     fn spare_for_data(&self) -> u64 {
-        self.backed_blocks().saturating_sub(self.live_blocks() + self.kept_from_data())
+        self.backed_blocks().saturating_sub(self.soon_live_blocks() + self.kept_from_data())
     }
 
     /// Backed blocks that are neither live nor kept from names and attributes, reserved or not.
     fn spare_for_names(&self) -> u64 {
-        self.backed_blocks().saturating_sub(self.live_blocks() + self.reserve_blocks())
+        self.backed_blocks().saturating_sub(self.soon_live_blocks() + self.reserve_blocks())
+    }
+
+    /// Live blocks, with those that a merge may be making live.
+    fn soon_live_blocks(&self) -> u64 {
+        self.live_blocks() + self.reservations.merge_blocks
+    }
+
+    /// Sets space aside for a merge of `pages` pages in `leaves` leaves that clones share: their blocks stay live
+    /// beside the merged pages. `false`, and nothing set aside, if space is tight or none can be reserved. Ends
+    /// with [`end_shared_merge`](PageMap::end_shared_merge).
+    pub(crate) fn begin_shared_merge(&mut self, pages: u64, leaves: u64) -> bool {
+        let blocks = pages + leaves * BLOCKS_PER_LEAF;
+        let has_space = !self.is_tight() && blocks <= self.reservable();
+        self.reservations.merge_blocks = if has_space { blocks } else { 0 };
+        has_space
+    }
+
+    /// Ends what [`begin_shared_merge`](PageMap::begin_shared_merge) began: what was merged is live now.
+    pub(crate) fn end_shared_merge(&mut self) {
+        self.reservations.merge_blocks = 0;
     }
 
     fn backed_blocks(&self) -> u64 {

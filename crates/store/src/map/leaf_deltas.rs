@@ -17,6 +17,13 @@ const LEAVES_PER_SEARCH: usize = 64;
 /// If this many pages of a leaf have deltas, half of them, the whole leaf is rewritten.
 const DELTA_PAGES_FOR_WHOLE_LEAF: usize = (LEAF_PAGES / 2) as usize;
 
+/// Whether pages are merged whose blocks a clone may share. Their blocks then stay live beside the merged pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SharedDeltas {
+    Merge,
+    Keep,
+}
+
 /// How far a search for leaves with deltas has come: a volume, a slot, and a leaf of the object in that slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct MergeCursor {
@@ -121,22 +128,25 @@ impl PageMap {
         Ok(deltas.filter(|page| range.contains(page)).collect())
     }
 
-    /// The pages with deltas in the leaf of `page`, without those that may be shared. If there are many, all
-    /// unshared pages of the leaf: they then lie next to each other again, and are read as fast as a file
-    /// written from start to end.
+    /// The pages with deltas in the leaf of `page`, with or without those that may be shared. If there are many,
+    /// also all unshared pages of an unshared leaf: they then lie next to each other again, and are read as fast
+    /// as a file written from start to end.
     pub(crate) fn mergeable_pages(
         &self,
         object: ObjectId,
         page: PageNo,
+        shared: SharedDeltas,
     ) -> Result<Vec<PageNo>, MissingNodes> {
         let Some(ObjectEntry { pages: ObjectPageEntries::Tree(tree), .. }) = self.object(object)? else {
             return Ok(Vec::new());
         };
         let leaf = tree.leaf(&self.nodes, page.0 / LEAF_PAGES)?;
         let is_shared = self.is_entry_shared(object)? || tree.is_shared(&self.nodes, page.0 / LEAF_PAGES)?;
-        let Some(leaf) = leaf.filter(|_| !is_shared) else { return Ok(Vec::new()) };
-        let deltas = self.delta_pages_in(leaf, true);
-        if deltas.len() < DELTA_PAGES_FOR_WHOLE_LEAF {
+        let keeps_shared = shared == SharedDeltas::Keep;
+        let Some(leaf) = leaf.filter(|_| !(is_shared && keeps_shared)) else { return Ok(Vec::new()) };
+        let deltas = self.delta_pages_in(leaf, keeps_shared);
+        // In a shared leaf no page says that it is shared.
+        if is_shared || deltas.len() < DELTA_PAGES_FOR_WHOLE_LEAF {
             return Ok(deltas);
         }
         let is_alone = |(_, entry): &(PageNo, &PageMapEntry)| entry.base().is_some_and(|base| !base.shared);

@@ -51,7 +51,7 @@ mod transfer;
 mod volume_leaf;
 mod volumes;
 
-pub(crate) use leaf_deltas::{MergeCursor, MergeSearch};
+pub(crate) use leaf_deltas::{MergeCursor, MergeSearch, SharedDeltas};
 #[cfg(test)]
 pub(crate) use node::encode as encode_node;
 pub(crate) use node::{MissingNodes, NodeBody, NodeId, NodeTree, decode as decode_node};

@@ -5,8 +5,8 @@ use device::{BLOCK_BYTES, Device, Lsn, ObjectId, PageNo, PageTransfer, TransferK
 use sim_disk::SimDisk;
 use std::sync::Arc;
 use store::{
-    DeltaBlock, DeltaPacker, DeltaPiece, NewVolume, PageRead, ScrubProgress, Store, StoreChange, StoreError,
-    StoredPage, VolumeMode,
+    DeltaBlock, DeltaPacker, DeltaPiece, NewVolume, PageRead, RESERVED_BLOCKS_PER_PAGE, ReservationEstimate,
+    ScrubProgress, Store, StoreChange, StoreError, StoreSpace, StoredPage, VolumeMode,
 };
 
 const FILE: ObjectId = VolumeId::MAIN.object(7, 1);
@@ -172,37 +172,80 @@ fn folding_gives_the_blocks_of_deltas_back_and_changes_nothing_that_is_read() {
     assert!(read(&store) == before, "after a start and cleaning, too");
 }
 
-#[test]
-fn a_clone_of_a_volume_has_the_deltas_too_and_neither_folds_what_both_have() {
+/// A store with a page and deltas of `FILE`, which a clone of the volume shares. Returns the clone's file.
+fn with_shared_deltas() -> (Arc<SimDisk>, Store, ObjectId) {
     let (_power, disk, store) = fresh(96, 1);
     store.data().apply(&[whole(FILE, 5, 1, 10), delta(FILE, &[5, 6], 0, 2, 20)]).expect("space");
     let new = NewVolume { name: "copy", mode: VolumeMode::Writable, created: 0 };
     let copy = store.volumes().clone_named(VolumeId::MAIN, &new, Lsn(25)).expect("space");
-    let theirs = FILE.in_volume(copy);
-    let fold = |store: &Store| {
-        while store.maintenance().idle_merge_step().expect("space") {}
-        (
-            store.data().merge_deltas(&[(FILE, PageNo(5))]),
-            store.data().merge_deltas(&[(theirs, PageNo(5))]),
-            store.counters().pages_delta_merged,
-        )
-    };
-    assert_eq!(fold(&store), (Ok(0), Ok(0), 0), "before either is written to");
+    (disk, store, FILE.in_volume(copy))
+}
+
+fn assert_shared_deltas_are_read(store: &Store, theirs: ObjectId) {
+    for file in [FILE, theirs] {
+        assert_eq!(bytes(store, file, 5, [49, 99, 150]), Some(([2, 2, 1], 20)));
+        assert_eq!(bytes(store, file, 6, [0, 99, 100]), Some(([2, 2, 0], 20)));
+    }
+}
+
+#[test]
+fn a_clone_of_a_volume_has_the_deltas_too() {
+    let (disk, mut store, theirs) = with_shared_deltas();
+    while store.maintenance().idle_merge_step().expect("space") {}
+    assert_eq!(store.counters().pages_delta_merged, 0, "idle times leave shared deltas alone");
+    assert_shared_deltas_are_read(&store, theirs);
     store.data().apply(&[delta(theirs, &[5], 50, 3, 30)]).expect("space");
     store.data().apply(&[delta(FILE, &[5], 50, 4, 40)]).expect("space");
-    let mut store = store;
     for _ in 0..2 {
         assert_eq!(bytes(&store, FILE, 5, [49, 50, 150]), Some(([2, 4, 1], 40)));
         assert_eq!(bytes(&store, theirs, 5, [49, 50, 150]), Some(([2, 3, 1], 30)));
         assert_eq!(bytes(&store, theirs, 6, [0, 99, 100]), Some(([2, 2, 0], 20)));
-        assert_eq!(fold(&store), (Ok(0), Ok(0), 0));
+        while store.maintenance().idle_merge_step().expect("space") {}
+        assert_eq!(store.counters().pages_delta_merged, 0);
         store = again(&disk, store);
     }
-    store.volumes().delete(copy, Lsn(50)).expect("space");
+    store.volumes().delete(theirs.volume, Lsn(50)).expect("space");
     while store.maintenance().free_deleted_step().expect("freeing") {}
     let store = again(&disk, store);
     assert_eq!(bytes(&store, FILE, 5, [49, 50, 150]), Some(([2, 4, 1], 40)));
     assert_eq!(bytes(&store, FILE, 6, [0, 99, 100]), Some(([2, 2, 0], 20)));
+}
+
+#[test]
+fn a_leaf_in_the_way_is_merged_beside_its_clone() {
+    let (disk, store, theirs) = with_shared_deltas();
+    let space = store.space().now();
+    assert_eq!(store.data().merge_deltas(&[(FILE, PageNo(5))]), Ok(2));
+    let after = store.space().now();
+    let more = after.live - space.live;
+    assert!((2..=RESERVED_BLOCKS_PER_PAGE).contains(&more), "{more} blocks: two pages, new leaves and nodes");
+    let all = |space: &StoreSpace| space.reservable + space.live + space.kept;
+    assert_eq!(all(&after), all(&space), "nothing stays set aside");
+    let store = again(&disk, store);
+    assert_shared_deltas_are_read(&store, theirs);
+    assert_eq!(store.data().merge_deltas(&[(FILE, PageNo(5))]), Ok(0), "it has no deltas left");
+    store.volumes().delete(theirs.volume, Lsn(50)).expect("space");
+    while store.maintenance().free_deleted_step().expect("freeing") {}
+    let store = again(&disk, store);
+    assert_eq!(bytes(&store, FILE, 5, [49, 99, 150]), Some(([2, 2, 1], 20)));
+    assert_eq!(bytes(&store, FILE, 6, [0, 99, 100]), Some(([2, 2, 0], 20)));
+}
+
+#[test]
+fn shared_deltas_stay_where_space_is_tight_or_reserved() {
+    let (_disk, store, theirs) = with_shared_deltas();
+    let reserved = store.space().now().reservable / RESERVED_BLOCKS_PER_PAGE;
+    store.space().reserve(reserved, ReservationEstimate::default()).expect("as much as is there");
+    assert_eq!(store.data().merge_deltas(&[(FILE, PageNo(5))]), Ok(0), "not even a page could be reserved");
+    store.space().release(reserved);
+    let space = store.space().now();
+    let pages = space.total - space.live - space.kept - space.total / 8;
+    for first in (0..pages).step_by(64) {
+        let some: Vec<StoreChange> = (first..first + 64).map(|page| whole(COPY, page, 7, 30)).collect();
+        apply_with_cleaning(&store, &some).expect("space");
+    }
+    assert_eq!(store.data().merge_deltas(&[(FILE, PageNo(5))]), Ok(0), "an eighth is left");
+    assert_shared_deltas_are_read(&store, theirs);
 }
 
 #[test]
