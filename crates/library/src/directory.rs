@@ -120,7 +120,7 @@ impl Directory {
         Ok(())
     }
 
-    fn make(&self, place: &ResolvedPath, kind: FileKind, mode: u32) -> Result<FileAttributes, Errno> {
+    fn make(&self, place: &ResolvedPath<'_>, kind: FileKind, mode: u32) -> Result<FileAttributes, Errno> {
         let name = place.own_name(Errno::EXIST)?;
         self.volume.caller.ensure_may_add(&place.parent)?;
         let (caller, parent) = (self.volume.credentials(), place.parent.ino);
@@ -178,7 +178,8 @@ impl Directory {
             return Err(Errno::NOTDIR.into());
         }
         self.volume.caller.ensure_may_remove(&place.parent, &found)?;
-        Ok(wait(|done| self.volume.fs.unlink(place.parent.ino, &place.name, done))?)
+        let name = place.own_name(Errno::ISDIR)?;
+        Ok(wait(|done| self.volume.fs.unlink(place.parent.ino, name, done))?)
     }
 
     /// Removes an empty directory.
@@ -380,7 +381,7 @@ impl Directory {
         self.volume.fs.usage()
     }
 
-    fn resolve(&self, path: &Path, last: LastLink) -> Result<ResolvedPath, Errno> {
+    fn resolve<'p>(&self, path: &'p Path, last: LastLink) -> Result<ResolvedPath<'p>, Errno> {
         self.volume.resolve(self.ino, path.as_os_str().as_bytes(), last)
     }
 

@@ -4,6 +4,8 @@ use crate::open_volume::OpenVolume;
 use fs::{FileAttributes, FileKind, FsError, Ino};
 use rustix::fs::Access;
 use rustix::io::Errno;
+use std::borrow::Cow;
+use std::ops::Range;
 
 /// Symbolic links on one path, as in Linux.
 const LINKS_MAX: u32 = 40;
@@ -20,18 +22,20 @@ pub(crate) enum LastLink {
 
 /// The place to which a path leads.
 #[derive(Debug)]
-pub(crate) struct ResolvedPath {
+pub(crate) struct ResolvedPath<'p> {
     /// The directory with the last name.
     pub(crate) parent: FileAttributes,
-    /// The last name; empty if the path ends in `.`, in `..`, or at the root.
-    pub(crate) name: Vec<u8>,
+    /// The path, or what the last symbolic link made of it.
+    text: Cow<'p, [u8]>,
+    /// Where the last name is; empty if the path ends in `.`, in `..`, or at the root.
+    name: Range<usize>,
     /// The file; `None` if the directory has no such name.
     pub(crate) found: Option<FileAttributes>,
     /// Whether the path ends in a slash, so that it names a directory.
     pub(crate) names_directory: bool,
 }
 
-impl ResolvedPath {
+impl ResolvedPath<'_> {
     /// The file.
     pub(crate) fn existing(self) -> Result<FileAttributes, Errno> {
         let found = self.found.ok_or(Errno::NOENT)?;
@@ -43,14 +47,19 @@ impl ResolvedPath {
 
     /// The last name, of a path that ends in one: else `errno`.
     pub(crate) fn own_name(&self, errno: Errno) -> Result<&[u8], Errno> {
-        if self.name.is_empty() { Err(errno) } else { Ok(&self.name) }
+        if self.name.is_empty() { Err(errno) } else { Ok(&self.text[self.name.clone()]) }
     }
 }
 
 impl OpenVolume {
     /// Follows `path` from the directory `start`, or from the root if it begins with a slash. All its directories must
     /// exist, and the caller must be allowed to pass through them.
-    pub(crate) fn resolve(&self, start: Ino, path: &[u8], last: LastLink) -> Result<ResolvedPath, Errno> {
+    pub(crate) fn resolve<'p>(
+        &self,
+        start: Ino,
+        path: &'p [u8],
+        last: LastLink,
+    ) -> Result<ResolvedPath<'p>, Errno> {
         if path.is_empty() {
             return Err(Errno::NOENT);
         }
@@ -60,11 +69,12 @@ impl OpenVolume {
         if path.contains(&0) {
             return Err(Errno::INVAL);
         }
-        let mut rest = path.to_vec();
+        let (mut text, mut begin) = (Cow::Borrowed(path), 0);
         let mut directory = self.attributes(if path[0] == b'/' { Ino::ROOT } else { start })?;
         let mut links = 0;
         loop {
-            let (name, after) = first_name(&rest);
+            let mut range = first_name(&text, begin);
+            let (name, after) = (&text[range.clone()], &text[range.end..]);
             if directory.kind != FileKind::Directory {
                 return Err(Errno::NOTDIR);
             }
@@ -95,17 +105,19 @@ impl OpenVolume {
                     directory = self.attributes(Ino::ROOT)?;
                 }
                 target.extend_from_slice(after);
-                rest = target;
+                (text, begin) = (target.into(), 0);
                 continue;
             }
             match next {
                 Some(next) if !is_last => {
                     directory = next;
-                    rest = after.to_vec();
+                    begin = range.end;
                 }
                 found => {
-                    let name = if matches!(name, b"." | b"..") { Vec::new() } else { name.to_vec() };
-                    return Ok(ResolvedPath { parent: directory, name, found, names_directory });
+                    if matches!(name, b"." | b"..") {
+                        range = 0..0;
+                    }
+                    return Ok(ResolvedPath { parent: directory, text, name: range, found, names_directory });
                 }
             }
         }
@@ -117,11 +129,13 @@ impl OpenVolume {
     }
 }
 
-/// The first name of a path, and what follows it.
-fn first_name(path: &[u8]) -> (&[u8], &[u8]) {
-    let begin = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
-    let path = &path[begin..];
-    path.split_at(path.iter().position(|&byte| byte == b'/').unwrap_or(path.len()))
+/// Where the first name of a path is, from `begin` on; empty at its end.
+fn first_name(path: &[u8], begin: usize) -> Range<usize> {
+    let end_of = |begin: usize, is_in: fn(u8) -> bool| {
+        begin + path[begin..].iter().position(|&byte| !is_in(byte)).unwrap_or(path.len() - begin)
+    };
+    let begin = end_of(begin, |byte| byte == b'/');
+    begin..end_of(begin, |byte| byte != b'/')
 }
 
 #[cfg(test)]
@@ -130,8 +144,9 @@ mod tests {
 
     #[test]
     fn a_path_is_split_at_its_slashes() {
-        assert_eq!(first_name(b"//a//b/"), (&b"a"[..], &b"//b/"[..]));
-        assert_eq!(first_name(b"a"), (&b"a"[..], &b""[..]));
-        assert_eq!(first_name(b"/"), (&b""[..], &b""[..]));
+        assert_eq!(first_name(b"//ab//c/", 0), 2..4);
+        assert_eq!(first_name(b"//ab//c/", 4), 6..7);
+        assert_eq!(first_name(b"//ab//c/", 7), 8..8);
+        assert_eq!(first_name(b"a", 0), 0..1);
     }
 }
