@@ -8,7 +8,7 @@ use crate::control_client::{ControlClient, WeirMount};
 use crate::error::WeirError;
 use crate::media::{absolute, path_as_utf8, store_of};
 use crate::mount_point::MountPoint;
-use crate::option_values::{FETCH_MODES, word_of};
+use crate::option_values::{FETCH_MODES, KERNEL_CACHE_POLICIES, word_of};
 use crate::store_daemon::{NewMount, StoreDaemon};
 use crate::write_policy::PolicyChoice;
 use serde_json::{Value, json};
@@ -97,6 +97,8 @@ impl RunningDaemon {
             ),
             ("policy", is_same_policy),
             ("rules", is_same_policy),
+            ("wake_up", tuning.wake_up.name() == settings.wake_up),
+            ("kernel_cache", word_of(KERNEL_CACHE_POLICIES, &tuning.kernel_cache) == settings.kernel_cache),
             ("threads", tuning.threads.is_none_or(|threads| threads == settings.threads)),
         ];
         let given = cli::given_mount_options();

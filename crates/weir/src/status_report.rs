@@ -2,7 +2,7 @@
 
 use crate::media::path_as_utf8;
 use crate::mounted_volume::MountedVolume;
-use crate::option_values::{FETCH_MODES, word_of};
+use crate::option_values::{FETCH_MODES, KERNEL_CACHE_POLICIES, word_of};
 use crate::store_daemon::RequestRefusal;
 use cache::{AppendCause, AppendedBytes};
 use device::BLOCK_BYTES;
@@ -228,6 +228,8 @@ impl MountedVolume {
             policy: in_force.shown_policy(),
             rules: in_force.user_rules().map(ToString::to_string).collect(),
             threads: self.daemon.front.threads,
+            wake_up: self.daemon.front.wake_up.name().into(),
+            kernel_cache: word_of(KERNEL_CACHE_POLICIES, &self.daemon.front.kernel_cache).into(),
         }
     }
 }
