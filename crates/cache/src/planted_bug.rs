@@ -64,6 +64,8 @@ pub enum CacheBug {
     EndWithoutCommit,
     /// A change of a read-only volume is applied.
     ReadOnlyVolumeChanged,
+    /// Recovery applies the changes of volumes that the store has deleted.
+    DeletedVolumeReplayed,
     /// Recovery applies the changes of one volume in the newest group, and leaves out those of others.
     VolumesOfTwoMoments,
 }

@@ -255,14 +255,22 @@ impl VolumeManager {
         (newest, together)
     }
 
+    /// For planted bugs: what is frozen becomes newer, or lacks the pages that were written meanwhile.
+    fn spoil_frozen(&self, frozen: &mut FrozenBatch) {
+        // Other threads go on meanwhile.
+        let _ = self.committer.commit_now();
+        if is_planted(CacheBug::CloneTooLate) {
+            frozen.pages.iter_mut().for_each(|page| page.freeze_again(&self.shared.state().pages));
+            return;
+        }
+        let pages = std::mem::take(&mut frozen.pages);
+        let (pages, newer) = pages.into_iter().partition(|page| !page.is_newer(&self.shared.state().pages));
+        frozen.pages = pages;
+        self.write_back.abandon(&FrozenBatch { pages: newer, punches: Vec::new() });
+    }
+
     /// Writes a frozen batch back in pieces, the punches first.
     fn write_back_frozen(&self, mut frozen: FrozenBatch) -> Result<(), CacheError> {
-        if is_planted(CacheBug::CloneTooEarly) {
-            let (pages, newer) =
-                frozen.pages.into_iter().partition(|page| !page.is_newer(&self.shared.state().pages));
-            self.write_back.abandon(&FrozenBatch { pages: newer, punches: Vec::new() });
-            frozen.pages = pages;
-        }
         let mut pages = std::mem::take(&mut frozen.pages);
         let mut piece = frozen;
         loop {
@@ -272,10 +280,8 @@ impl VolumeManager {
             if piece.is_empty() {
                 return Ok(());
             }
-            if is_planted(CacheBug::CloneTooLate) {
-                // Other threads go on meanwhile.
-                let _ = self.committer.commit_now();
-                piece.pages.iter_mut().for_each(|page| page.freeze_again(&self.shared.state().pages));
+            if is_planted(CacheBug::CloneTooLate) || is_planted(CacheBug::CloneTooEarly) {
+                self.spoil_frozen(&mut piece);
             }
             let taken =
                 self.write_back.write_frozen(piece).and_then(|refused| match refused.into_iter().next() {

@@ -587,4 +587,8 @@ pub struct SettingsReport {
     pub rules: Vec<String>,
     /// `--threads`.
     pub threads: u8,
+    /// `--wake-up`.
+    pub wake_up: String,
+    /// `--kernel-cache`.
+    pub kernel_cache: String,
 }

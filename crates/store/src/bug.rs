@@ -36,6 +36,8 @@ pub enum StoreBug {
     HolderMissed,
     /// A shared block counts as dead when the first reference to it goes.
     FreedWithOneHolder,
+    /// A leaf of pages that a clone shares is changed in place.
+    SharedLeafChanged,
     /// The shared tree of a deleted file is on the dying list twice.
     DyingTwice,
     /// Segments are trimmed only after they may be used again.

@@ -291,6 +291,16 @@ pub(crate) enum WakeUpArg {
     Off,
 }
 
+impl WakeUpArg {
+    /// The word at the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            WakeUpArg::Auto => "auto",
+            WakeUpArg::Off => "off",
+        }
+    }
+}
+
 /// Change a setting of a mounted store, while programs use it
 ///
 /// With --data, the store remembers the mode for later mounts. When the command returns, everything written

@@ -20,7 +20,7 @@ use crate::store_daemon::{EndedMount, FrontEnd, NewMount, StoreDaemon};
 use crate::unmount::{UnmountMode, unmount};
 use crate::write_policy::{PolicyChoice, StreamSettings, WritePolicy};
 use cache::{Cache, CacheSettings};
-use fuse::{KernelCachePolicy, RequestCounter};
+use fuse::RequestCounter;
 use host::{DiskAccess, PmQosRequest, are_on_one_disk};
 use stack::{ExpectedBuffer, StackError, StorageStack, StoreMedia, WorkerStopper, WorkerThreads};
 use std::fs::File;
@@ -119,7 +119,7 @@ fn become_daemon(args: &MountArgs) -> Result<(), WeirError> {
     let _ = host::mark_io_flusher();
     let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == DiskAccess::Write);
     let epochs = Arc::new(EpochKeeper::new(Cache::clone(&stack.cache), every.map(Duration::from_secs)));
-    let front = front.start(args.tuning.kernel_cache)?;
+    let front = front.start(&args.tuning)?;
     let daemon = Arc::new(StoreDaemon::new(stack, policy, epochs, front));
     let first = NewMount {
         point,
@@ -149,7 +149,7 @@ impl FrontEndConfig {
         FrontEndConfig { threads, wake_ups }
     }
 
-    fn start(self, kernel_cache: KernelCachePolicy) -> Result<FrontEnd, WeirError> {
+    fn start(self, tuning: &TuningArgs) -> Result<FrontEnd, WeirError> {
         let traffic = Arc::new(RequestCounter::default());
         let pm_qos = match self.wake_ups {
             Ok(wake_ups) => {
@@ -157,7 +157,13 @@ impl FrontEndConfig {
             }
             Err(why) => PmQos::off(why),
         };
-        Ok(FrontEnd { pm_qos, traffic, threads: self.threads, kernel_cache })
+        Ok(FrontEnd {
+            pm_qos,
+            traffic,
+            threads: self.threads,
+            wake_up: tuning.wake_up,
+            kernel_cache: tuning.kernel_cache,
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use crate::cli::{self, MountArgs};
 use crate::control_client::{ControlClient, WeirMount};
 use crate::error::WeirError;
 use crate::mount_point::MountPoint;
-use crate::option_values::{FETCH_MODES, word_of};
+use crate::option_values::{FETCH_MODES, KERNEL_CACHE_POLICIES, word_of};
 use crate::store_daemon::{NewMount, StoreDaemon};
 use crate::store_path::path_as_utf8;
 use crate::write_policy::PolicyChoice;
@@ -98,6 +98,8 @@ impl RunningDaemon {
             ),
             ("policy", is_same_policy),
             ("rules", is_same_policy),
+            ("wake_up", tuning.wake_up.name() == settings.wake_up),
+            ("kernel_cache", word_of(KERNEL_CACHE_POLICIES, &tuning.kernel_cache) == settings.kernel_cache),
             ("threads", tuning.threads.is_none_or(|threads| threads == settings.threads)),
         ];
         let given = cli::given_mount_options();

@@ -1,7 +1,7 @@
 //! Fills the report of `weir status`, whose fields `weir_status` declares and documents.
 
 use crate::mounted_volume::MountedVolume;
-use crate::option_values::{FETCH_MODES, word_of};
+use crate::option_values::{FETCH_MODES, KERNEL_CACHE_POLICIES, word_of};
 use crate::store_daemon::RequestRefusal;
 use crate::store_path::path_as_utf8;
 use cache::{AppendCause, AppendedBytes};
@@ -228,6 +228,8 @@ impl MountedVolume {
             policy: in_force.shown_policy(),
             rules: in_force.user_rules().map(ToString::to_string).collect(),
             threads: self.daemon.front.threads,
+            wake_up: self.daemon.front.wake_up.name().into(),
+            kernel_cache: word_of(KERNEL_CACHE_POLICIES, &self.daemon.front.kernel_cache).into(),
         }
     }
 }

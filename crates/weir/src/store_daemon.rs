@@ -1,6 +1,7 @@
 //! The daemon of a store: the open store, what serves it, and its mounts. One process has one.
 
 use crate::assigned_classes::AssignedClasses;
+use crate::cli::WakeUpArg;
 use crate::control_server::ControlServer;
 use crate::epoch_keeper::EpochKeeper;
 use crate::error::WeirError;
@@ -63,6 +64,7 @@ pub(crate) struct FrontEnd {
     pub(crate) traffic: Arc<RequestCounter>,
     /// Threads of each mount.
     pub(crate) threads: u8,
+    pub(crate) wake_up: WakeUpArg,
     pub(crate) kernel_cache: KernelCachePolicy,
 }
 

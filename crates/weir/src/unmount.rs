@@ -43,8 +43,8 @@ impl OtherMount {
     /// Finds another place where the unmounted file system is still mounted.
     ///
     /// The search begins in this process's mount namespace, and continues in those of all processes that this
-    /// process may inspect. A new file system may have got the old device number, so the store must match,
-    /// too. No other daemon can mount that store while its daemon runs.
+    /// process may inspect. A file system of another store may have got the old device number, so the store must
+    /// match, too. The same daemon may have made a new mount with the number: see [`is_number_reused`].
     fn find(gone: &WeirMount) -> Option<OtherMount> {
         let is_of = |one: &MountEntry| one.device == gone.device() && one.source == gone.store;
         let point_in = |mounts: MountTable| mounts.iter().find(|one| is_of(one)).map(|one| one.point.clone());
@@ -159,7 +159,7 @@ impl EndingDaemon {
             if let Some(reply) = drained.receive_within(TELL_EVERY)? {
                 break reply;
             }
-            match OtherMount::find(found) {
+            match OtherMount::find(found).filter(|_| !is_number_reused(found, begun)) {
                 Some(OtherMount { point, pid }) if begun.elapsed() >= BUSY_WAIT => {
                     return Err(WeirError::StillMounted { dir: found.dir.clone(), point, pid });
                 }
@@ -183,6 +183,14 @@ impl EndingDaemon {
             Some(why) => Err(WeirError::NotDrained { dir: found.dir.clone(), why: why.into() }),
         }
     }
+}
+
+/// Whether a mount that was made after `unmounted` has the device number of the mount `gone`.
+fn is_number_reused(gone: &WeirMount, unmounted: Instant) -> bool {
+    // Before the request, so that the mount `gone` is never younger than this.
+    let since = unmounted.elapsed();
+    let status = gone.connect().and_then(|mut client| client.report::<StatusReport>("status"));
+    status.is_ok_and(|status| Duration::from_millis(status.uptime_ms) < since)
 }
 
 fn is_gone_within(process: &OwnedFd, timeout: Duration) -> bool {

@@ -25,6 +25,7 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::ReservationCountedTwice, 10_000),
     (PlantedRule::HolderMissed, 300_000),
     (PlantedRule::FreedWithOneHolder, 10_000),
+    (PlantedRule::SharedLeafChanged, 10_000),
     (PlantedRule::DyingTwice, 100_000),
     (PlantedRule::EntriesBeforeRoot, 10_000),
     (PlantedRule::TornGroupApplied, 10_000),
@@ -49,7 +50,7 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::StoredBeforeDurable, 10_000),
     (PlantedRule::RelogNotDurable, 1_000_000),
     (PlantedRule::CloneTooLate, 100_000),
-    (PlantedRule::CloneTooEarly, 300_000),
+    (PlantedRule::CloneTooEarly, 80_000),
     (PlantedRule::RescueCutsLate, 1_000_000),
     (PlantedRule::RangeRepeated, 20_000),
     (PlantedRule::RangeOvertaken, 1_000_000),
@@ -71,6 +72,7 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::EndWithoutCommit, 1_000_000),
     (PlantedRule::VolumeNumberUsedAgain, 2_000_000),
     (PlantedRule::ReadOnlyVolumeChanged, 30_000),
+    (PlantedRule::DeletedVolumeReplayed, 30_000),
     (PlantedRule::VolumesOfTwoMoments, 10_000),
     (PlantedRule::NotUndone, 10_000),
 ];
@@ -211,6 +213,11 @@ mod tests {
     }
 
     #[test]
+    fn a_shared_leaf_that_is_changed_is_found() {
+        is_found(PlantedRule::SharedLeafChanged);
+    }
+
+    #[test]
     fn a_log_entry_replayed_past_the_root_that_has_it_is_found() {
         is_found(PlantedRule::EntriesBeforeRoot);
     }
@@ -263,6 +270,11 @@ mod tests {
     #[test]
     fn a_lent_sync_that_is_not_logged_is_found() {
         is_found(PlantedRule::LentPagesNotLogged);
+    }
+
+    #[test]
+    fn replayed_records_of_a_deleted_volume_are_found() {
+        is_found(PlantedRule::DeletedVolumeReplayed);
     }
 
     #[test]

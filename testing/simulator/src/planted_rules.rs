@@ -27,6 +27,8 @@ pub(crate) enum PlantedRule {
     HolderMissed,
     /// The store counts a shared block as dead when its first holder is deleted.
     FreedWithOneHolder,
+    /// The store changes a leaf of pages in place although a copy of the volume or file shares it.
+    SharedLeafChanged,
     /// The store puts the shared tree of a deleted file on its dying list twice.
     DyingTwice,
     /// The store's recovery applies log entries again that its root already has.
@@ -119,6 +121,8 @@ pub(crate) enum PlantedRule {
     VolumeNumberUsedAgain,
     /// The cache applies a change of a read-only volume.
     ReadOnlyVolumeChanged,
+    /// Recovery applies the changes of volumes that the store has deleted.
+    DeletedVolumeReplayed,
     /// Recovery leaves out one volume's newest changes, and applies another volume's.
     VolumesOfTwoMoments,
     /// The file system does not undo a failed transaction in memory.
@@ -142,6 +146,7 @@ impl PlantedRule {
             PlantedRule::ReservationCountedTwice => Some(store::StoreBug::ReservationCountedTwice),
             PlantedRule::HolderMissed => Some(store::StoreBug::HolderMissed),
             PlantedRule::FreedWithOneHolder => Some(store::StoreBug::FreedWithOneHolder),
+            PlantedRule::SharedLeafChanged => Some(store::StoreBug::SharedLeafChanged),
             PlantedRule::DyingTwice => Some(store::StoreBug::DyingTwice),
             PlantedRule::FreedOnceTooOften => Some(store::StoreBug::FreedOnceTooOften),
             PlantedRule::LeakedNode => Some(store::StoreBug::LeakedNode),
@@ -202,6 +207,7 @@ impl PlantedRule {
             PlantedRule::OverdueNotLogged => Some(cache::CacheBug::OverdueNotLogged),
             PlantedRule::EndWithoutCommit => Some(cache::CacheBug::EndWithoutCommit),
             PlantedRule::ReadOnlyVolumeChanged => Some(cache::CacheBug::ReadOnlyVolumeChanged),
+            PlantedRule::DeletedVolumeReplayed => Some(cache::CacheBug::DeletedVolumeReplayed),
             PlantedRule::VolumesOfTwoMoments => Some(cache::CacheBug::VolumesOfTwoMoments),
             _ => None,
         }

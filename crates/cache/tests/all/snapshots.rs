@@ -91,11 +91,13 @@ fn snapshots_of_two_volumes_show_one_moment() {
 
 #[cfg(feature = "planted-bugs")]
 #[test]
-fn snapshots_of_two_moments_are_noticed() {
-    cache::plant(Some(cache::CacheBug::SnapshotsOfTwoMoments));
-    let noticed = (0..20).find_map(|seed| snapshots_show_one_moment(seed).err());
-    cache::plant(None);
-    println!("{}", noticed.expect("the bug is noticed"));
+fn snapshots_of_another_moment_are_noticed() {
+    for bug in [cache::CacheBug::SnapshotsOfTwoMoments, cache::CacheBug::CloneTooEarly] {
+        cache::plant(Some(bug));
+        let noticed = (0..20).find_map(|seed| snapshots_show_one_moment(seed).err());
+        cache::plant(None);
+        println!("{bug:?}: {}", noticed.expect("the bug is noticed"));
+    }
 }
 
 #[test]

@@ -107,15 +107,20 @@ fn used_volume_is_neither_used_again_nor_renamed_nor_deleted() {
     assert_eq!(names(&cache), []);
 }
 
-/// The buffer has records of `main` that are not stored when `main` is deleted.
+/// A machine of which the buffer has synced records of `main` that are not stored.
+fn machine_with_records_of_main() -> (Machine, Cache) {
+    let machine = Machine::new(4);
+    let cache = machine.open();
+    machine.write(&cache, FILE, 0, &[7; BLOCK_BYTES]).expect("space");
+    machine.write(&cache, VolumeId::MAIN.object(0, 0), 0, &[8; BLOCK_BYTES]).expect("space");
+    machine.sync(&cache).expect("sound media");
+    (machine, cache)
+}
+
 #[test]
 fn records_of_a_deleted_volume_reach_no_other() {
     for is_drained in [false, true] {
-        let machine = Machine::new(4);
-        let cache = machine.open();
-        machine.write(&cache, FILE, 0, &[7; BLOCK_BYTES]).expect("space");
-        machine.write(&cache, VolumeId::MAIN.object(0, 0), 0, &[8; BLOCK_BYTES]).expect("space");
-        machine.sync(&cache).expect("sound media");
+        let (machine, cache) = machine_with_records_of_main();
         cache.delete_volume(VolumeId::MAIN).expect("it is not in use");
         let new = create(&cache, "main").expect("space");
         assert_eq!(new, VolumeId(1));
@@ -136,6 +141,40 @@ fn records_of_a_deleted_volume_reach_no_other() {
         machine.crash();
         let cache = machine.open();
         assert_eq!(create(&cache, "main").expect("space"), VolumeId(2));
+    }
+}
+
+/// Crashes after `main` was deleted. Returns a problem of the next start.
+fn trouble_after_a_deletion() -> Option<String> {
+    let (machine, cache) = machine_with_records_of_main();
+    cache.delete_volume(VolumeId::MAIN).expect("it is not in use");
+    drop(cache);
+    machine.crash();
+    let cache = machine.open();
+    let new = create(&cache, "main").expect("space");
+    let found = [byte(&cache, FILE.in_volume(new), 0), byte(&cache, new.object(0, 0), 0)];
+    if found != [0, 3] {
+        return Some(format!("the new volume has {found:?}"));
+    }
+    cache.drain().err().map(|error| error.to_string())
+}
+
+#[test]
+fn deleted_volume_leaves_no_records() {
+    assert_eq!(trouble_after_a_deletion(), None);
+}
+
+/// They are replayed into nothing, and into a volume that has the number of the deleted one.
+#[cfg(feature = "planted-bugs")]
+#[test]
+fn replayed_records_of_a_deleted_volume_are_noticed() {
+    for in_store in [None, Some(store::StoreBug::VolumeNumberUsedAgain)] {
+        cache::plant(Some(cache::CacheBug::DeletedVolumeReplayed));
+        store::plant(in_store);
+        let trouble = trouble_after_a_deletion();
+        cache::plant(None);
+        store::plant(None);
+        println!("{in_store:?}: {}", trouble.expect("the bug is noticed"));
     }
 }
 

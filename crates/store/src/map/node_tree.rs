@@ -8,6 +8,7 @@ use super::node::{MissingNodes, NodeBody, NodeId, NodeTree};
 use super::nodes::MapNodes;
 use super::object_leaf::ObjectPageEntries;
 use super::page_leaf::PageMapEntry;
+use crate::bug::{StoreBug, is_planted};
 use crate::format::{INNER_CHILDREN, LEAF_PAGES};
 use device::PageNo;
 use std::ops::Range;
@@ -257,6 +258,9 @@ pub(super) fn own_node(nodes: &mut MapNodes, id: NodeId, height: u8, empty: fn()
         return nodes.add_node(if height == 0 { empty() } else { NodeBody::inner() });
     }
     if nodes.table.references(id) == 1 {
+        return id;
+    }
+    if is_planted(StoreBug::SharedLeafChanged) && matches!(nodes.cached(id), NodeBody::Pages(_)) {
         return id;
     }
     let mut copy = nodes.cached(id).clone();

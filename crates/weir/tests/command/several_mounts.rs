@@ -161,8 +161,14 @@ fn what_a_running_daemon_cannot_do_is_refused_and_disturbs_no_mount() {
     assert_says(&fails(&mut volumes.mount_second("nothing")), "there are: main, other");
     assert_says(&fails(volumes.mount_second("other").arg("--foreground")), "leave it out");
     assert_says(&fails(volumes.mount_second("other").arg("--read-only")), "clone it");
-    for options in [["--memory", "65MiB"], ["--data", "journal"], ["--policy", "all"], ["--epoch-every", "1"]]
-    {
+    for options in [
+        ["--memory", "65MiB"],
+        ["--data", "journal"],
+        ["--policy", "all"],
+        ["--epoch-every", "1"],
+        ["--wake-up", "off"],
+        ["--kernel-cache", "none"],
+    ] {
         assert_says(&fails(volumes.mount_second("other").args(options)), options[0]);
     }
     fs::write(second.join("occupied"), b"").expect("a file");
@@ -179,7 +185,10 @@ fn what_a_running_daemon_cannot_do_is_refused_and_disturbs_no_mount() {
     assert!(!is_mounted(second));
     // The same options are accepted.
     succeeds(
-        volumes.mount_second("other").args(["--memory", "64MiB", "--policy", "none", "--data", "ordered"]),
+        volumes
+            .mount_second("other")
+            .args(["--memory", "64MiB", "--policy", "none", "--data", "ordered"])
+            .args(["--wake-up", "auto", "--kernel-cache", "full"]),
     );
     fs::write(second.join("file"), b"works").expect("a file");
     unmount(second);
