@@ -11,6 +11,7 @@ use device::{Clock, Lsn};
 use host::SystemClock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -145,8 +146,8 @@ impl EpochKeeper {
         }
     }
 
-    /// Takes epochs of the volumes, all of one moment, and then deletes the older ones. A volume of which nothing
-    /// can have changed since its last epoch keeps that.
+    /// Takes epochs of the volumes, all of one moment if each can be cloned, and then deletes the older ones. A
+    /// volume of which nothing can have changed since its last epoch keeps that.
     fn take(&self, schedule: &mut EpochSchedule, volumes: impl IntoIterator<Item = VolumeId>) {
         let newest = self.cache.status().applied;
         let is_due = |&volume: &VolumeId| {
@@ -166,13 +167,45 @@ impl EpochKeeper {
         let names: Vec<String> = due.iter().enumerate().map(new_name).collect();
         let new = |name| NewVolume { name, mode: VolumeMode::ReadOnly, created };
         let clones: Vec<_> = due.iter().copied().zip(names.iter().map(|name| new(name))).collect();
-        let taken = self.cache.clone_expendable(&clones);
-        *lock(&self.problem) = taken.as_ref().err().map(ToString::to_string);
-        for (&volume, epoch) in due.iter().zip(taken.unwrap_or_default()) {
+        let mut problems = Vec::new();
+        let taken = self.clone_each(&clones, &mut problems);
+        self.set_problem((!problems.is_empty()).then(|| problems.join("; ")));
+        for (volume, epoch) in taken {
             schedule.taken.insert(volume, (epoch, newest));
             self.epochs_of(volume).iter().filter(|old| old.id != epoch).for_each(|old| self.delete(old));
         }
         self.mark_expendable();
+    }
+
+    /// Makes clones: all at one point in time, or, if one of them cannot be made, one after the other. Returns
+    /// those that exist, each behind its source.
+    fn clone_each(
+        &self,
+        clones: &[(VolumeId, NewVolume<'_>)],
+        problems: &mut Vec<String>,
+    ) -> Vec<(VolumeId, VolumeId)> {
+        match (self.cache.clone_expendable(clones), clones) {
+            (Ok(made), _) => clones.iter().map(|&(source, _)| source).zip(made).collect(),
+            (Err(error), [(source, _)]) => {
+                let volumes = self.cache.store().volumes().describe();
+                let found = volumes.into_iter().find(|volume| volume.id == *source);
+                let name = found.map_or_else(|| source.to_string(), |volume| volume.name);
+                problems.push(format!("volume {name} could not be cloned: {error}"));
+                Vec::new()
+            }
+            (Err(_), _) => {
+                clones.iter().flat_map(|clone| self.clone_each(slice::from_ref(clone), problems)).collect()
+            }
+        }
+    }
+
+    /// Sets the problem for `weir status`, and logs a problem when it is new.
+    fn set_problem(&self, problem: Option<String>) {
+        let mut known = lock(&self.problem);
+        if let Some(new) = problem.as_ref().filter(|&new| known.as_ref() != Some(new)) {
+            tracing::warn!("no new epoch: {new}");
+        }
+        *known = problem;
     }
 
     /// Lets the cache delete epochs when the store is full, those of volumes that are not mounted included.
@@ -260,4 +293,42 @@ fn of_volume(store: &Store, volume: VolumeId) -> Vec<VolumeInfo> {
     all.retain(|one| is_epoch(one) && one.from == Some(volume));
     all.sort_by_key(|one| one.id);
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cache::CacheSettings;
+    use device::StoreId;
+    use sim_disk::{PowerSupply, SimClock, SimDisk};
+    use store::StoreLayout;
+
+    /// A cache above new simulated disks, with two empty volumes.
+    fn cache_with_two_volumes() -> (Cache, [VolumeId; 2]) {
+        let power = PowerSupply::new();
+        let [store, buffer] =
+            [("store", 4096), ("buffer", 256)].map(|(name, blocks)| SimDisk::new(name, blocks, &power, 1));
+        let id = StoreId([7; 16]);
+        Store::format(&*store, &StoreLayout { id, segment_blocks: Some(16) }).expect("power");
+        buffer::Buffer::format(&*buffer, id).expect("power");
+        let store = Arc::new(Store::open(store).expect("a store"));
+        let cache = Cache::open(store, buffer, Arc::new(SimClock::new()), CacheSettings::default());
+        let cache = cache.expect("sound media");
+        let volumes = ["first", "second"].map(|name| {
+            cache.create_volume(&NewVolume { name, ..NewVolume::default() }, &[]).expect("space")
+        });
+        (cache, volumes)
+    }
+
+    #[test]
+    fn volume_that_cannot_be_cloned_holds_up_no_other() {
+        let (cache, [first, second]) = cache_with_two_volumes();
+        let keeper = EpochKeeper::new(cache, Some(INTERVAL));
+        let missing = VolumeId(77);
+        keeper.take(&mut lock(&keeper.schedule), [first, missing, second]);
+        let epochs = |volume| keeper.epochs_of(volume).len();
+        assert_eq!([first, missing, second].map(epochs), [1, 0, 1]);
+        let problem = keeper.report(first).problem.expect("a problem");
+        assert_eq!(problem, "volume 77 could not be cloned: there is no volume 77");
+    }
 }
