@@ -118,7 +118,8 @@ impl Weir {
         &self.root
     }
 
-    /// Writes everything back and closes the store. Operations of files that are still open fail from now on.
+    /// Writes everything back and closes the store. Changes of files and directories that are still open fail with EIO
+    /// from now on, and others can open the store once these are dropped.
     ///
     /// # Errors
     /// EIO if not everything could be written back. What was synced is in the buffer then, and the next start goes on

@@ -249,6 +249,24 @@ fn a_read_is_the_same_from_memory_and_from_the_store() {
 }
 
 #[test]
+fn after_the_store_was_closed_no_operation_waits() {
+    let sandbox = Sandbox::formatted();
+    let weir = open(&sandbox);
+    let file = weir.open("/file", CREATE, 0o644).unwrap();
+    file.write(&[1; 100]).unwrap();
+    let root = weir.root().clone();
+    weir.remove_file("/file").unwrap();
+    weir.close().unwrap();
+    assert_eq!(errno(file.write(b"late")), Errno::IO);
+    assert_eq!(errno(root.make_directory("/late", 0o755)), Errno::IO);
+    file.sync_data().expect("all of it is durable");
+    drop((file, root));
+    let weir = open(&sandbox);
+    assert!(names(&weir).is_empty());
+    assert_eq!(weir.usage().inodes - weir.usage().inodes_free, 1, "the removed file is freed");
+}
+
+#[test]
 fn a_snapshot_stays_as_it_was_and_takes_no_changes() {
     let sandbox = Sandbox::formatted();
     let weir = open(&sandbox);
