@@ -329,6 +329,9 @@ impl<'a> TransactionRecords<'a> {
 /// Pieces shorter than this are logged as they are: looking the page up would take longer.
 const COMPARED_BYTES_MIN: usize = 1024;
 
+/// Bytes that are compared at once: one by one takes longer than logging them.
+const COMPARED_TOGETHER: usize = 64;
+
 /// A record for each page; of pages that are whole in `before`, for what differs.
 fn write_records<'a>(
     before: Option<&PageTable>,
@@ -353,11 +356,17 @@ fn write_records<'a>(
 
 /// The range from the first byte that differs to the last. If none does, the last byte: a record is not empty.
 fn differing_range(before: &[u8], after: &[u8]) -> Range<usize> {
-    let pairs = || before.iter().zip(after);
-    let Some(first) = pairs().position(|(before, after)| before != after) else {
+    let pieces = || before.chunks(COMPARED_TOGETHER).zip(after.chunks(COMPARED_TOGETHER));
+    let Some(first) = pieces().position(|(before, after)| before != after) else {
         return after.len() - 1..after.len();
     };
-    let last = pairs().rposition(|(before, after)| before != after).expect("one differs");
+    let last = pieces().rposition(|(before, after)| before != after).expect("one differs");
+    let bytes_of = |piece: usize| {
+        let begin = piece * COMPARED_TOGETHER;
+        (begin..after.len().min(begin + COMPARED_TOGETHER)).filter(|&at| before[at] != after[at])
+    };
+    let first = bytes_of(first).next().expect("one differs");
+    let last = bytes_of(last).next_back().expect("one differs");
     first..last + 1
 }
 
@@ -391,5 +400,18 @@ mod tests {
         assert_eq!(differing_range(b"abcdef", b"abXdYf"), 2..5);
         assert_eq!(differing_range(b"abc", b"Xbc"), 0..1);
         assert_eq!(differing_range(b"abc", b"abc"), 2..3, "a record has a byte");
+    }
+
+    #[test]
+    fn what_differs_is_found_across_the_pieces_that_are_compared() {
+        let before = [0; 2 * COMPARED_TOGETHER + 10];
+        for first in [0, 1, COMPARED_TOGETHER - 1, COMPARED_TOGETHER, before.len() - 1] {
+            for last in [first, COMPARED_TOGETHER, 2 * COMPARED_TOGETHER, before.len() - 1] {
+                let mut after = before;
+                after[first] = 1;
+                after[last.max(first)] = 1;
+                assert_eq!(differing_range(&before, &after), first..last.max(first) + 1);
+            }
+        }
     }
 }

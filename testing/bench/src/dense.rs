@@ -106,6 +106,13 @@ fn measure(args: &DenseArgs, weir: &Weir, plain: &Path) -> io::Result<ReportTabl
     Ok(table)
 }
 
+/// Changes the first and the last byte, so that the whole range differs from what is there.
+fn stamp(bytes: &mut [u8], number: u64) {
+    let last = bytes.len() - 1;
+    bytes[0] = number as u8;
+    bytes[last] = !number as u8;
+}
+
 /// Nanoseconds of one operation.
 fn turn(operation: &mut DenseOperation<'_>, count: u32) -> io::Result<f64> {
     let start = Instant::now();
@@ -168,15 +175,22 @@ fn rows<'a>(weir: &'a Weir, plain: &Path) -> io::Result<Vec<DenseRow<'a>>> {
         let offset = move |random: &mut SeededRng| random.below(FILE_PAGES) * PAGE_BYTES;
         let (mut ours, mut theirs) = (SeededRng::new(7), SeededRng::new(7));
         let (mut into, mut into_plain) = (vec![0; len], vec![0; len]);
+        let (mut bytes, mut plain_bytes) = (page, page);
         let weir: DenseOperation<'a> = if is_read {
             Box::new(move |_| own.read_at(&mut into, offset(&mut ours)).map(drop))
         } else {
-            Box::new(move |_| own.write_at(&page[..len], offset(&mut ours)).map(drop))
+            Box::new(move |number| {
+                stamp(&mut bytes[..len], number);
+                own.write_at(&bytes[..len], offset(&mut ours)).map(drop)
+            })
         };
         let tmpfs: DenseOperation<'a> = if is_read {
             Box::new(move |_| Ok(pread(&*plain_own, &mut into_plain, offset(&mut theirs)).map(drop)?))
         } else {
-            Box::new(move |_| Ok(pwrite(&*plain_own, &page[..len], offset(&mut theirs)).map(drop)?))
+            Box::new(move |number| {
+                stamp(&mut plain_bytes[..len], number);
+                Ok(pwrite(&*plain_own, &plain_bytes[..len], offset(&mut theirs)).map(drop)?)
+            })
         };
         rows.push(DenseRow { name, target, weir, tmpfs });
     }
