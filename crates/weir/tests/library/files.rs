@@ -249,6 +249,24 @@ fn a_read_is_the_same_from_memory_and_from_the_store() {
 }
 
 #[test]
+fn a_store_opened_for_reading_takes_no_changes() {
+    let sandbox = Sandbox::formatted();
+    let weir = open(&sandbox);
+    weir.open("/file", CREATE, 0o644).unwrap().write(b"kept").unwrap();
+    weir.close().unwrap();
+    let weir =
+        Weir::open(&sandbox.store(), &WeirOptions { read_only: true, ..WeirOptions::default() }).unwrap();
+    let file = weir.open("/file", OFlags::RDWR, 0).unwrap();
+    assert_eq!(errno(file.write_at(b"lost", 0)), Errno::ROFS);
+    assert_eq!(errno(file.set_len(1)), Errno::ROFS);
+    assert_eq!(errno(weir.make_directory("/new", 0o755)), Errno::ROFS);
+    assert_eq!(errno(weir.remove_file("/file")), Errno::ROFS);
+    assert_eq!(errno(weir.snapshot("night")), Errno::ROFS);
+    let mut bytes = [0; 4];
+    assert_eq!((file.read_at(&mut bytes, 0).unwrap(), &bytes), (4, b"kept"));
+}
+
+#[test]
 fn a_snapshot_stays_as_it_was_and_takes_no_changes() {
     let sandbox = Sandbox::formatted();
     let weir = open(&sandbox);
