@@ -125,7 +125,8 @@ impl Weir {
         &self.root
     }
 
-    /// Writes everything back and closes the store. Operations of files that are still open fail from now on.
+    /// Writes everything back and closes the store. Files that are still open can be read, but not changed, from now on;
+    /// the store can be opened again once they are dropped.
     ///
     /// # Errors
     /// EIO if not everything could be written back. What was synced is in the buffer then, and the next start goes on
