@@ -16,9 +16,8 @@ use crate::task::BackgroundTask;
 use buffer::LogRecord;
 use device::{Lsn, ObjectId};
 use request::Origin;
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use store::{StoreError, VolumeId, VolumeMode};
+use store::{StoreError, VolumeMode};
 
 /// The result of a transaction that did not reserve its space before.
 pub(crate) enum AppliedAtOnce {
@@ -55,7 +54,7 @@ impl TransactionApplier {
         ensure_sensible(changes)?;
         let mut cost = TransactionCost { claim, origin, ..TransactionCost::of(changes) };
         let mut state = self.shared.state();
-        self.ensure_writable(&mut state.writable, changes)?;
+        self.ensure_writable(&mut state, changes)?;
         if cost.bypass_pages > 0
             && (origin.logs_at_once || !self.note_stream_writes(&mut state.streams, changes))
         {
@@ -83,7 +82,7 @@ impl TransactionApplier {
         ensure_sensible(changes)?;
         let mut state = self.shared.state();
         state.log.ensure_works()?;
-        self.ensure_writable(&mut state.writable, changes)?;
+        self.ensure_writable(&mut state, changes)?;
         let count = changes.iter().map(ObjectChange::pages).sum();
         let reserved = reservation.space();
         let CacheState { pages, space, .. } = &mut *state;
@@ -97,13 +96,17 @@ impl TransactionApplier {
     }
 
     /// Refuses changes of volumes that are read-only, or do not exist. The store would refuse them, too, but
-    /// only at write-back, and for ever. `known` saves asking the store again.
+    /// only at write-back, and for ever.
     fn ensure_writable(
         &self,
-        known: &mut BTreeSet<VolumeId>,
+        state: &mut CacheState,
         changes: &[ObjectChange<'_>],
     ) -> Result<(), CacheError> {
+        let known = &mut state.writable;
         for ObjectId { volume, .. } in changes.iter().flat_map(ObjectChange::changed_objects) {
+            if state.refuses_changes {
+                return Err(CacheError::ReadOnlyVolume { volume });
+            }
             if known.contains(&volume) || is_planted(CacheBug::ReadOnlyVolumeChanged) {
                 continue;
             }

@@ -368,6 +368,11 @@ impl Cache {
         }
     }
 
+    /// Refuses changes of all volumes from now on, with [`CacheError::ReadOnlyVolume`].
+    pub fn refuse_changes(&self) {
+        self.parts.shared.state().refuses_changes = true;
+    }
+
     /// Refuses new operations and wakes every worker, so that they can end.
     pub fn stop(&self) {
         let mut completions = DeferredCompletions::default();

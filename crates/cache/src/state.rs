@@ -54,6 +54,8 @@ pub(crate) struct CacheState {
     pub(crate) counters: CacheCounters,
     /// Volumes that are known to be writable.
     pub(crate) writable: BTreeSet<VolumeId>,
+    /// Whether all changes are refused.
+    pub(crate) refuses_changes: bool,
 }
 
 impl CacheState {
@@ -69,6 +71,7 @@ impl CacheState {
             waits: WaitLog::default(),
             counters: CacheCounters { replayed, ..CacheCounters::default() },
             writable: BTreeSet::new(),
+            refuses_changes: false,
         }
     }
 

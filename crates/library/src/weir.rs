@@ -76,6 +76,10 @@ impl Weir {
         let stack = StorageStack::open(media, settings, access, ExpectedBuffer::LastUsed)?;
         let volume = volume_named(&stack.store, &name, &options.volume)?;
         let fs = stack.open_fs(&volume)?;
+        if options.read_only {
+            // They would stay in memory.
+            stack.cache.refuse_changes();
+        }
         let workers =
             WorkerThreads::start(&stack.cache, access).map_err(StackError::io("starting a thread", name))?;
         let opened = Arc::new(OpenVolume::new(stack, fs, workers, options.umask));
@@ -92,9 +96,12 @@ impl Weir {
     /// Makes a read-only volume of the present state, durably on return. Other threads go on.
     ///
     /// # Errors
-    /// EEXIST if there is a volume of that name, EINVAL for a name that no volume can have, ENOSPC, EIO.
+    /// EEXIST if there is a volume of that name, EINVAL for a name that no volume can have, ENOSPC, EIO, EROFS.
     pub fn snapshot(&self, name: &str) -> io::Result<()> {
         let created = SystemClock::new().wall_nanos().try_into().unwrap_or(0);
+        if self.volume.stack.access == DiskAccess::Read {
+            return Err(Errno::ROFS.into());
+        }
         let volumes = self.volume.stack.store.volumes();
         if volumes.named(name).is_some() {
             return Err(Errno::EXIST.into());
@@ -118,8 +125,8 @@ impl Weir {
         &self.root
     }
 
-    /// Writes everything back and closes the store. Changes of files and directories that are still open fail with EIO
-    /// from now on, and others can open the store once these are dropped.
+    /// Writes everything back and closes the store. What is still open can be read from now on, but changes fail with EIO;
+    /// others can open the store once it is dropped.
     ///
     /// # Errors
     /// EIO if not everything could be written back. What was synced is in the buffer then, and the next start goes on

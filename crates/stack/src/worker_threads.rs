@@ -88,6 +88,7 @@ impl WorkerThreads {
         let work = move || {
             let blocked = SigSet::all().thread_block();
             debug_assert!(blocked.is_ok(), "a full set of signals is valid");
+            let _process = PanicEndsProcess;
             work(&cache, task, &stopping);
         };
         self.threads.push(std::thread::Builder::new().name(name.into()).spawn(work)?);
@@ -109,6 +110,22 @@ impl WorkerThreads {
         self.stopper.stop();
         for thread in self.threads.drain(..) {
             thread.join().expect("a worker that panics ends the process");
+        }
+        // Reads and syncs that no worker has answered.
+        let cache = &self.stopper.cache;
+        for task in [BackgroundTask::Commit, BackgroundTask::Fetch] {
+            while cache.step(task) == StepProgress::Worked {}
+        }
+    }
+}
+
+/// Ends the process if the thread that has it panics. Operations would wait for the thread for ever.
+struct PanicEndsProcess;
+
+impl Drop for PanicEndsProcess {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
         }
     }
 }

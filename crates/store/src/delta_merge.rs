@@ -190,12 +190,16 @@ impl StoreWriter {
         for &(object, page) in leaves {
             self.merge_scheduler().leaves.remove(&(object, leaf_first_page(page)));
         }
-        let has_shared = wanted == SharedDeltas::Merge && shared.map().nodes.table.has_shared();
-        let mut pages = mergeable_pages(shared, leaves, wanted)?;
-        let is_set_aside =
-            has_shared && shared.map_mut().begin_shared_merge(pages.len() as u64, leaves.len() as u64);
-        if has_shared && !is_set_aside {
-            pages = mergeable_pages(shared, leaves, SharedDeltas::Keep)?;
+        let mut pages = mergeable_pages(shared, leaves, SharedDeltas::Keep)?;
+        let mut is_set_aside = false;
+        if wanted == SharedDeltas::Merge {
+            let all = mergeable_pages(shared, leaves, SharedDeltas::Merge)?;
+            // Leaves that are shared no more have shared blocks, too: their pages tell.
+            is_set_aside = all.len() > pages.len()
+                && shared.map_mut().begin_shared_merge(all.len() as u64, leaves.len() as u64);
+            if is_set_aside {
+                pages = all;
+            }
         }
         let merged = self.merge_pages(shared, &pages, SpaceClass::Writer, DamagedPagePolicy::Skip);
         if is_set_aside {

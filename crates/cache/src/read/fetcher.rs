@@ -126,9 +126,13 @@ impl Fetcher {
         let mut state = self.shared.state();
         let CacheState { pages, reads, counters, .. } = &mut *state;
         let is_waiting = reads.read_or_wait(range, purpose, wait, pages, counters, &mut completions);
+        let is_stopping = state.log.is_stopping();
         drop(state);
         completions.deliver();
-        if is_waiting {
+        if is_waiting && is_stopping {
+            // A cache that stops may have no fetcher any more.
+            while self.step() == StepProgress::Worked {}
+        } else if is_waiting {
             self.shared.wake(BackgroundTask::Fetch);
         }
     }

@@ -249,6 +249,23 @@ fn shared_deltas_stay_where_space_is_tight_or_reserved() {
 }
 
 #[test]
+fn shared_deltas_in_unshared_leaves_stay_where_space_is_reserved() {
+    let (_disk, store, theirs) = with_shared_deltas();
+    // From here on each volume has nodes of its own, and their blocks are still shared.
+    store.data().apply(&[delta(theirs, &[5], 50, 3, 30)]).expect("space");
+    store.data().apply(&[delta(FILE, &[5], 50, 4, 40)]).expect("space");
+    let space = store.space().now();
+    let reserved = space.reservable / RESERVED_BLOCKS_PER_PAGE;
+    store.space().reserve(reserved, ReservationEstimate::default()).expect("as much as is there");
+    assert_eq!(store.data().merge_deltas(&[(FILE, PageNo(5))]), Ok(0), "the old blocks would stay live");
+    assert_eq!(store.space().now().live, space.live);
+    store.space().release(reserved);
+    assert_eq!(store.data().merge_deltas(&[(FILE, PageNo(5))]), Ok(2));
+    assert_eq!(bytes(&store, FILE, 5, [49, 50, 150]), Some(([2, 4, 1], 40)));
+    assert_eq!(bytes(&store, theirs, 5, [49, 50, 150]), Some(([2, 3, 1], 30)));
+}
+
+#[test]
 fn a_clone_of_pages_brings_their_deltas_whole_leaves_unread_and_those_at_its_edges_folded() {
     let (_power, disk, store) = fresh(96, 1);
     let pages = (0..5).map(|leaf| whole(FILE, 128 * leaf + 3, leaf as u8 + 1, 10));

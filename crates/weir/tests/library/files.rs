@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{Read, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_library::{
     Directory, FallocateMode, FileKind, IfExists, OFlags, SeekWhence, SetXattrMode, SizePolicy, Weir,
     WeirFile, WeirOptions,
@@ -264,6 +265,49 @@ fn after_the_store_was_closed_no_operation_waits() {
     let weir = open(&sandbox);
     assert!(names(&weir).is_empty());
     assert_eq!(weir.usage().inodes - weir.usage().inodes_free, 1, "the removed file is freed");
+}
+
+#[test]
+fn a_store_opened_for_reading_takes_no_changes() {
+    let sandbox = Sandbox::formatted();
+    let weir = open(&sandbox);
+    weir.open("/file", CREATE, 0o644).unwrap().write(b"kept").unwrap();
+    weir.close().unwrap();
+    let weir =
+        Weir::open(&sandbox.store(), &WeirOptions { read_only: true, ..WeirOptions::default() }).unwrap();
+    let file = weir.open("/file", OFlags::RDWR, 0).unwrap();
+    assert_eq!(errno(file.write_at(b"lost", 0)), Errno::ROFS);
+    assert_eq!(errno(file.set_len(1)), Errno::ROFS);
+    assert_eq!(errno(weir.make_directory("/new", 0o755)), Errno::ROFS);
+    assert_eq!(errno(weir.remove_file("/file")), Errno::ROFS);
+    assert_eq!(errno(weir.snapshot("night")), Errno::ROFS);
+    let mut bytes = [0; 4];
+    assert_eq!((file.read_at(&mut bytes, 0).unwrap(), &bytes), (4, b"kept"));
+}
+
+#[test]
+fn files_open_after_the_end_are_read_and_not_changed() {
+    let sandbox = Sandbox::formatted();
+    let weir = open(&sandbox);
+    weir.open("/file", CREATE, 0o644).unwrap().write(&vec![7; 4 << 20]).unwrap();
+    weir.close().unwrap();
+    for read_only in [false, true] {
+        let options = WeirOptions { read_only, ..WeirOptions::default() };
+        let weir = Weir::open(&sandbox.store(), &options).unwrap();
+        let file = weir.open("/file", OFlags::RDWR, 0).unwrap();
+        weir.close().unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 9000];
+            let read = file.read_at(&mut bytes, 3 << 20).map(|read| (read, bytes));
+            let refused = file.write_at(b"late", 0).is_err();
+            drop(file);
+            sender.send((read, refused)).unwrap();
+        });
+        let (read, refused) = receiver.recv_timeout(Duration::from_secs(20)).expect("nobody waits for ever");
+        assert_eq!(read.unwrap(), (9000, [7; 9000]));
+        assert!(refused);
+    }
 }
 
 #[test]
