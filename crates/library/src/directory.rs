@@ -438,7 +438,9 @@ impl OpenVolume {
             _ => return Err(Errno::INVAL),
         }
         let set = SetAttributes { size: Some(size), ..Default::default() };
+        let turn = self.take_append_turn();
         wait(|done| self.fs.set_attributes(file.ino, set, done)).map(drop)?;
+        drop(turn);
         self.drop_privileges(file.ino)
     }
 

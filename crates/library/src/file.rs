@@ -8,6 +8,9 @@ use rustix::io::Errno;
 use std::io::{self, SeekFrom};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Bytes that are written at once. A longer write is several, in order.
+const PIECE_BYTES: usize = 16 << 20;
+
 /// An open file or directory.
 ///
 /// Reads and writes at one position take turns; those that name an offset go on beside each other. A file without a name
@@ -73,9 +76,10 @@ impl WeirFile {
         Ok(read.len())
     }
 
-    /// Writes all of `bytes` at `offset`, or, in a file opened with APPEND, at its end.
+    /// Writes `bytes` at `offset`, or, in a file opened with APPEND, at its end. Returns the number of bytes written: fewer
+    /// than there are only if the rest failed.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        Ok(self.write_from(bytes, offset).map(|_| bytes.len())?)
+        Ok(self.write_from(bytes, offset)?.1)
     }
 
     /// Reads from the position on, and moves it.
@@ -86,12 +90,12 @@ impl WeirFile {
         Ok(read)
     }
 
-    /// Writes all of `bytes` at the position, or, in a file opened with APPEND, at its end; and moves the position
-    /// behind them.
+    /// [`write_at`](WeirFile::write_at) the position, which moves behind what was written.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut position = self.position();
-        *position = self.write_from(bytes, *position)?;
-        Ok(bytes.len())
+        let (end, written) = self.write_from(bytes, *position)?;
+        *position = end;
+        Ok(written)
     }
 
     /// Moves the position, and returns it.
@@ -153,28 +157,43 @@ impl WeirFile {
         Ok(self.volume.set_times(&self.volume.attributes(self.ino)?, accessed, modified)?)
     }
 
-    /// Writes at `offset`, and returns where the written bytes end. An appending file is written at its end instead.
-    fn write_from(&self, bytes: &[u8], offset: u64) -> Result<u64, Errno> {
+    /// Writes at `offset`, or at the end of an appending file. Returns where the written bytes end, and their number.
+    fn write_from(&self, bytes: &[u8], offset: u64) -> Result<(u64, usize), Errno> {
         self.ensure_is(Access::WRITE_OK)?;
         let flags = self.flags();
         let volume = &self.volume;
-        let (turn, offset) = if flags.contains(OFlags::APPEND) {
-            (Some(volume.take_append_turn()), volume.attributes(self.ino)?.size)
-        } else {
-            (None, offset)
-        };
-        let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= i64::MAX as u64);
-        let end = end.ok_or(Errno::INVAL)?;
+        let appends = flags.contains(OFlags::APPEND);
+        let extends = appends || offset.saturating_add(bytes.len() as u64) > self.size()?;
+        let turn = extends.then(|| volume.take_append_turn());
+        let begin = if appends { self.size()? } else { offset };
+        let end = begin.checked_add(bytes.len() as u64).filter(|&end| end <= i64::MAX as u64);
+        end.ok_or(Errno::INVAL)?;
         volume.drop_privileges(self.ino)?;
-        match volume.fs.try_write(self.ino, offset, bytes) {
-            Some(written) => written.map_err(|error| error.errno())?,
-            None => wait(|done| volume.fs.write(self.ino, offset, bytes.to_vec(), done))?,
+        let mut written = 0;
+        for piece in bytes.chunks(PIECE_BYTES) {
+            match self.write_piece(piece, begin + written as u64) {
+                Ok(()) => written += piece.len(),
+                Err(errno) if written == 0 => return Err(errno),
+                Err(_) => break,
+            }
         }
         drop(turn);
         if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
             wait(|done| volume.fs.sync_bytes(self.ino, done))?;
         }
-        Ok(end)
+        Ok((begin + written as u64, written))
+    }
+
+    fn write_piece(&self, bytes: &[u8], offset: u64) -> Result<(), Errno> {
+        let fs = &self.volume.fs;
+        match fs.try_write(self.ino, offset, bytes) {
+            Some(written) => written.map_err(|error| error.errno()),
+            None => wait(|done| fs.write(self.ino, offset, bytes.to_vec(), done)),
+        }
+    }
+
+    fn size(&self) -> Result<u64, Errno> {
+        Ok(self.volume.attributes(self.ino)?.size)
     }
 
     fn ensure_is(&self, access: Access) -> Result<(), Errno> {

@@ -15,7 +15,7 @@ pub(crate) struct OpenVolume {
     /// Permission bits that new files do not get.
     pub(crate) umask: AtomicU16,
     pub(crate) stack: StorageStack,
-    /// Held over the look-up of a file's end and the write there.
+    /// Held over the look-up of a file's end and the write there, and while a file's size changes otherwise.
     appending: Mutex<()>,
     /// `None` once the store is closed.
     workers: Mutex<Option<WorkerThreads>>,
@@ -39,7 +39,7 @@ impl OpenVolume {
         CallerCredentials { uid, gid, umask: self.umask.load(Ordering::Relaxed) }
     }
 
-    /// Waits for the turn to append. No other append begins before the guard is dropped.
+    /// Waits for the turn to change a file's size. No other thread does before the guard is dropped.
     pub(crate) fn take_append_turn(&self) -> MutexGuard<'_, ()> {
         self.appending.lock().unwrap_or_else(PoisonError::into_inner)
     }

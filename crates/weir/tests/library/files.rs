@@ -250,6 +250,30 @@ fn a_read_is_the_same_from_memory_and_from_the_store() {
 }
 
 #[test]
+fn an_append_overwrites_nothing_that_another_thread_adds() {
+    const LINES: u64 = 300;
+    let sandbox = Sandbox::formatted();
+    let weir = Arc::new(open(&sandbox));
+    let other = weir.clone();
+    let appender = std::thread::spawn(move || {
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::APPEND;
+        let file = other.open("/log", flags, 0o644).unwrap();
+        (0..LINES).for_each(|_| assert_eq!(file.write(b"aaaaaaaa").unwrap(), 8));
+    });
+    let file = weir.open("/log", CREATE, 0o644).unwrap();
+    for number in 0..LINES {
+        // At a place of its own, far behind the end: what was appended before stays before.
+        file.write_at(b"bbbbbbbb", (number + 1) << 20).unwrap();
+    }
+    appender.join().unwrap();
+    let mut at = [0; 8];
+    for number in 0..LINES {
+        file.read_at(&mut at, (number + 1) << 20).unwrap();
+        assert_eq!(&at, b"bbbbbbbb", "{number}");
+    }
+}
+
+#[test]
 fn after_the_store_was_closed_no_operation_waits() {
     let sandbox = Sandbox::formatted();
     let weir = open(&sandbox);
