@@ -33,6 +33,11 @@ pub(crate) fn print_if_served() {
     print_lines(false);
 }
 
+/// In a forked child: forgets the calls of the parent, which prints them itself.
+pub(crate) fn forget_of_parent() {
+    symbols().for_each(Symbol::reset_counts);
+}
+
 fn print_lines(always: bool) {
     if settings::explains().is_none() {
         return;

@@ -1,7 +1,7 @@
 //! Which paths are weir's.
 
 use crate::descriptors;
-use crate::session;
+use crate::session::{self, Session};
 use arc_swap::ArcSwapOption;
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr, c_char, c_int};
@@ -26,6 +26,8 @@ pub(crate) struct WorkingDirectory {
 
 /// A path of the volume.
 pub(crate) struct Place {
+    /// Keeps the store open during the call: see `session::close_if_unused`.
+    _session: Arc<Session>,
     start: Directory,
     path: Vec<u8>,
     /// The path from the volume's root, for messages and `chdir`.
@@ -34,7 +36,8 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn of_root(path: Vec<u8>) -> io::Result<Place> {
-        Ok(Place { start: session::get()?.root().clone(), full: path.clone(), path })
+        let session = session::get()?;
+        Ok(Place { start: session.root().clone(), _session: session, full: path.clone(), path })
     }
 
     /// The directory that relative paths begin at.
@@ -86,7 +89,7 @@ pub(crate) fn find(directory: c_int, path: *const c_char) -> Option<io::Result<P
     }
     Some(descriptors::get(directory)?.and_then(|open| {
         let start = Directory::of(&open.file)?;
-        Ok(Place { start, path: path.to_vec(), full: joined(&open.path, path) })
+        Ok(Place { _session: session::get()?, start, path: path.to_vec(), full: joined(&open.path, path) })
     }))
 }
 

@@ -63,6 +63,13 @@ impl Symbol {
         found
     }
 
+    /// Counts from 0 again.
+    pub(crate) fn reset_counts(&self) {
+        [&self.served, &self.passed_on, &self.refused]
+            .into_iter()
+            .for_each(|count| count.store(0, Ordering::Relaxed));
+    }
+
     pub(crate) fn counts(&self) -> CallCounts {
         CallCounts {
             served: self.served.load(Ordering::Relaxed),

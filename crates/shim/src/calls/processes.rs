@@ -115,4 +115,5 @@ unsafe extern "C" fn in_child() {
     descriptors::forget_of_parent();
     crate::mappings::forget_of_parent();
     crate::streams::forget_of_parent();
+    explain::forget_of_parent();
 }
