@@ -2,6 +2,7 @@
 
 use device::{BLOCK_BYTES, BlockRead};
 use io_uring::{IoUring, opcode, types};
+use rustix::process::{Pid, getpid};
 use std::any::Any;
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -21,7 +22,8 @@ thread_local! {
 
 enum ThreadUring {
     Unknown,
-    Ready(Box<IoUring>),
+    /// The ring, and the process that made it. A forked process shares it with its parent, and must not use it.
+    Ready(Box<IoUring>, Pid),
     /// Not permitted on this machine, or broken: reads are plain.
     Absent,
 }
@@ -99,11 +101,13 @@ fn read_with(
     let (sensible, mut rest): (Vec<usize>, Vec<usize>) =
         (0..reads.len()).partition(|&index| in_range(&reads[index]) && !reads[index].pages.is_empty());
     let joints = join(reads, sensible);
-    let moved = RING.with(|ring| match ring.try_borrow_mut() {
+    let moved = RING.try_with(|ring| match ring.try_borrow_mut() {
         Ok(mut ring) => submit(&mut ring, file, &joints, &mut meanwhile),
         // The caller is the work of another batch on this thread, which uses the ring.
         Err(_) => vec![None; joints.len()],
     });
+    // A thread that ends has no ring any more, but may still read: as the main thread at the end of the process.
+    let moved = moved.unwrap_or_else(|_| vec![None; joints.len()]);
     meanwhile.finish();
     for (joint, moved) in joints.iter().zip(moved) {
         if moved == Some(joint.bytes) {
@@ -148,11 +152,15 @@ fn submit(
     meanwhile: &mut MeanwhileWork<'_>,
 ) -> Vec<Option<usize>> {
     let mut moved = vec![None; joints.len()];
+    let process = getpid();
+    if matches!(ring, ThreadUring::Ready(_, owner) if *owner != process) {
+        *ring = ThreadUring::Unknown;
+    }
     if let ThreadUring::Unknown = ring {
         *ring = IoUring::new(DEPTH as u32)
-            .map_or(ThreadUring::Absent, |uring| ThreadUring::Ready(Box::new(uring)));
+            .map_or(ThreadUring::Absent, |uring| ThreadUring::Ready(Box::new(uring), process));
     }
-    let ThreadUring::Ready(uring) = ring else { return moved };
+    let ThreadUring::Ready(uring, _) = ring else { return moved };
     let mut next = 0;
     let mut in_flight = 0;
     while next < joints.len() || in_flight > 0 {

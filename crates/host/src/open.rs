@@ -25,6 +25,9 @@ const BUSY_WAIT: Duration = Duration::from_secs(2);
 /// The pause between two attempts.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
+/// The lowest number of a disk's descriptor, unless the process may have fewer.
+const DESCRIPTOR_MIN: i32 = 500;
+
 /// What to do if the file exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExistingFile {
@@ -113,6 +116,8 @@ impl HostDisk {
             DiskKind::File if is_full => DiskKind::Preallocated,
             kind => kind,
         };
+        // The library opens disks in programs that expect the low numbers for themselves.
+        let file = rustix::io::fcntl_dupfd_cloexec(&file, DESCRIPTOR_MIN).unwrap_or(file);
         let disk = HostDisk::new(file, path, kind, 0);
         let bytes = disk.measure().map_err(|errno| HostError::of(path, "finding its size", errno))?;
         Ok(disk.with_blocks(bytes / BLOCK_BYTES as u64))

@@ -179,7 +179,9 @@ impl Directory {
         }
         self.volume.caller.ensure_may_remove(&place.parent, &found)?;
         let name = place.own_name(Errno::ISDIR)?;
-        Ok(wait(|done| self.volume.fs.unlink(place.parent.ino, name, done))?)
+        wait(|done| self.volume.fs.unlink(place.parent.ino, name, done))?;
+        self.volume.note_removal(found.ino);
+        Ok(())
     }
 
     /// Removes an empty directory.
@@ -229,8 +231,11 @@ impl Directory {
             // Its entry `..` changes.
             caller.ensure_may(Access::WRITE_OK, &moved)?;
         }
+        let replaced = to.found.map(|replaced| replaced.ino);
         let (from, to) = ((from.parent.ino, old_name), (to.parent.ino, new_name));
-        Ok(wait(|done| self.volume.fs.rename(from, to, if_exists, done))?)
+        wait(|done| self.volume.fs.rename(from, to, if_exists, done))?;
+        replaced.into_iter().for_each(|replaced| self.volume.note_removal(replaced));
+        Ok(())
     }
 
     /// The attributes of the file to which `path` leads.
@@ -296,13 +301,13 @@ impl Directory {
     /// An extended attribute of the file to which `path` leads.
     pub fn xattr(&self, path: impl AsRef<Path>, name: &[u8]) -> io::Result<Vec<u8>> {
         let found = self.resolve(path.as_ref(), LastLink::Follow)?.existing()?;
-        Ok(self.volume.fs.xattr(found.ino, name).map_err(|error| error.errno())?)
+        Ok(self.volume.xattr(&found, name)?)
     }
 
     /// The names of all extended attributes of the file to which `path` leads.
     pub fn xattr_names(&self, path: impl AsRef<Path>) -> io::Result<Vec<Vec<u8>>> {
         let found = self.resolve(path.as_ref(), LastLink::Follow)?.existing()?;
-        Ok(self.volume.fs.xattr_names(found.ino).map_err(|error| error.errno())?)
+        Ok(self.volume.xattr_names(&found)?)
     }
 
     /// Sets an extended attribute of the file to which `path` leads.
@@ -314,15 +319,13 @@ impl Directory {
         how: SetXattrMode,
     ) -> io::Result<()> {
         let found = self.resolve(path.as_ref(), LastLink::Follow)?.existing()?;
-        self.volume.ensure_may_set_xattr(&found, name)?;
-        Ok(wait(|done| self.volume.fs.set_xattr(found.ino, name, value, how, done))?)
+        Ok(self.volume.set_xattr(&found, name, value, how)?)
     }
 
     /// Removes an extended attribute of the file to which `path` leads.
     pub fn remove_xattr(&self, path: impl AsRef<Path>, name: &[u8]) -> io::Result<()> {
         let found = self.resolve(path.as_ref(), LastLink::Follow)?.existing()?;
-        self.volume.ensure_may_set_xattr(&found, name)?;
-        Ok(wait(|done| self.volume.fs.remove_xattr(found.ino, name, done))?)
+        Ok(self.volume.remove_xattr(&found, name)?)
     }
 
     /// The entries of this directory, without `.` and `..`, in an order that never changes. Entries that are added or
@@ -450,6 +453,30 @@ impl OpenVolume {
             return Ok(());
         }
         wait(|done| self.fs.drop_privileges(ino, done)).map(drop)
+    }
+
+    pub(crate) fn xattr(&self, file: &FileAttributes, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.fs.xattr(file.ino, name).map_err(|error| error.errno())
+    }
+
+    pub(crate) fn xattr_names(&self, file: &FileAttributes) -> Result<Vec<Vec<u8>>, Errno> {
+        self.fs.xattr_names(file.ino).map_err(|error| error.errno())
+    }
+
+    pub(crate) fn set_xattr(
+        &self,
+        file: &FileAttributes,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattrMode,
+    ) -> Result<(), Errno> {
+        self.ensure_may_set_xattr(file, name)?;
+        wait(|done| self.fs.set_xattr(file.ino, name, value, how, done))
+    }
+
+    pub(crate) fn remove_xattr(&self, file: &FileAttributes, name: &[u8]) -> Result<(), Errno> {
+        self.ensure_may_set_xattr(file, name)?;
+        wait(|done| self.fs.remove_xattr(file.ino, name, done))
     }
 
     fn ensure_may_set_xattr(&self, file: &FileAttributes, name: &[u8]) -> Result<(), Errno> {

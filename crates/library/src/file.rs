@@ -2,7 +2,7 @@
 
 use crate::directory::access_of;
 use crate::open_volume::{OpenVolume, wait};
-use fs::{FallocateMode, FileAttributes, FileKind, Ino, SeekWhence, SetTime, SizePolicy};
+use fs::{FallocateMode, FileAttributes, FileKind, Ino, SeekWhence, SetTime, SetXattrMode, SizePolicy};
 use rustix::fs::{Access, OFlags};
 use rustix::io::Errno;
 use std::io::{self, SeekFrom};
@@ -123,7 +123,9 @@ impl WeirFile {
 
     /// Makes the file's content and attributes durable, and what was changed before in the whole volume.
     pub fn sync_data(&self) -> io::Result<()> {
-        Ok(wait(|done| self.volume.fs.sync_file(self.ino, done))?)
+        wait(|done| self.volume.fs.sync_file(self.ino, done))?;
+        self.volume.note_sync(self.ino);
+        Ok(())
     }
 
     /// Sets the size. New bytes are zeros.
@@ -155,6 +157,26 @@ impl WeirFile {
     /// Sets the times of last access and last change; `None` leaves one as it is.
     pub fn set_times(&self, accessed: Option<SetTime>, modified: Option<SetTime>) -> io::Result<()> {
         Ok(self.volume.set_times(&self.volume.attributes(self.ino)?, accessed, modified)?)
+    }
+
+    /// An extended attribute.
+    pub fn xattr(&self, name: &[u8]) -> io::Result<Vec<u8>> {
+        Ok(self.volume.xattr(&self.metadata()?, name)?)
+    }
+
+    /// The names of all extended attributes.
+    pub fn xattr_names(&self) -> io::Result<Vec<Vec<u8>>> {
+        Ok(self.volume.xattr_names(&self.metadata()?)?)
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&self, name: &[u8], value: &[u8], how: SetXattrMode) -> io::Result<()> {
+        Ok(self.volume.set_xattr(&self.metadata()?, name, value, how)?)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, name: &[u8]) -> io::Result<()> {
+        Ok(self.volume.remove_xattr(&self.metadata()?, name)?)
     }
 
     /// Writes at `offset`, or at the end of an appending file. Returns where the written bytes end, and their number.

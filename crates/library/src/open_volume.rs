@@ -1,12 +1,16 @@
 //! What all handles of an open store share.
 
 use crate::permissions::Caller;
-use fs::{CallerCredentials, Fs, FsCompletion, FsError};
+use fs::{CallerCredentials, Fs, FsCompletion, FsError, Ino};
 use rustix::io::Errno;
 use stack::{StorageStack, WorkerThreads};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The most synced files that stay held.
+const SYNCED_MAX: usize = 64;
 
 /// An open store, and the file system of one of its volumes.
 pub(crate) struct OpenVolume {
@@ -17,6 +21,9 @@ pub(crate) struct OpenVolume {
     pub(crate) stack: StorageStack,
     /// Held over the look-up of a file's end and the write there, and while a file's size changes otherwise.
     appending: Mutex<()>,
+    /// The files that were synced last, the newest at the end. They stay held when they are closed: the removal of a
+    /// file that was synced while it was held is durable at once, and databases remove their journals closed.
+    synced: Mutex<VecDeque<Ino>>,
     /// `None` once the store is closed.
     workers: Mutex<Option<WorkerThreads>>,
 }
@@ -29,6 +36,7 @@ impl OpenVolume {
             umask: AtomicU16::new(umask),
             stack,
             appending: Mutex::default(),
+            synced: Mutex::default(),
             workers: Mutex::new(Some(workers)),
         }
     }
@@ -42,6 +50,31 @@ impl OpenVolume {
     /// Waits for the turn to change a file's size. No other thread does before the guard is dropped.
     pub(crate) fn take_append_turn(&self) -> MutexGuard<'_, ()> {
         self.appending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a file was synced.
+    pub(crate) fn note_sync(&self, ino: Ino) {
+        let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        if synced.contains(&ino) || self.fs.hold(ino).is_err() {
+            return;
+        }
+        synced.push_back(ino);
+        if synced.len() > SYNCED_MAX
+            && let Some(oldest) = synced.pop_front()
+        {
+            drop(synced);
+            self.fs.unhold(oldest, 1);
+        }
+    }
+
+    /// Releases a file that has lost a name, so that its space can be freed.
+    pub(crate) fn note_removal(&self, ino: Ino) {
+        let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = synced.iter().position(|&held| held == ino) {
+            synced.remove(at);
+            drop(synced);
+            self.fs.unhold(ino, 1);
+        }
     }
 
     /// Refuses new operations, ends the background work and writes everything back. Later calls do nothing.

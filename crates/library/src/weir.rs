@@ -120,6 +120,12 @@ impl Weir {
         self.volume.umask.swap(umask & 0o777, Ordering::Relaxed)
     }
 
+    /// The files or devices of the store and its buffer, without symbolic links.
+    pub fn media(&self) -> [&Path; 2] {
+        let media = &self.volume.stack.media;
+        [&media.store, &media.buffer]
+    }
+
     /// The root directory.
     pub fn root(&self) -> &Directory {
         &self.root

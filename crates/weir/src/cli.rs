@@ -57,6 +57,7 @@ pub(crate) enum WeirCommand {
     #[command(hide = true)]
     Order(RenamedArgs),
     ReplaceBuffer(ReplaceBufferArgs),
+    Run(RunArgs),
     Trace(TraceArgs),
     /// Write the manual pages into a directory
     #[command(hide = true)]
@@ -676,6 +677,42 @@ pub(crate) struct ClassArgs {
     pub(crate) dirs: Vec<PathBuf>,
     /// The program and its arguments
     #[arg(required_unless_present = "pid", conflicts_with = "pid", last = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Run a program on a store that is not mounted, in the program's own process
+///
+/// A path belongs to the store if one of its components is `@@`: the path in the volume follows. So `@@/app.db` is
+/// the file /app.db of the volume, and so is `/tmp/@@/app.db`. All other paths are the machine's. The program needs no
+/// mount and no daemon: its first call on such a path opens the store, and the store is closed when the program ends.
+///
+/// weir puts the library libweir_shim.so before the C library (LD_PRELOAD), for COMMAND and all programs that it starts.
+/// One process has the store at a time. Another one waits for two seconds, and then gets EBUSY. A process that starts
+/// another program while it has no file of the store open gives the store to that program.
+///
+/// weir refuses programs that would not load the library: static ones, setuid ones, and those of another C library than
+/// glibc. If the program is killed, what it synced is in the store; of the rest, the last second may be lost. Exit codes:
+/// those of COMMAND; 127 if there is no such program, 126 if it cannot be executed.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir run --store /var/lib/weir/demo -- sqlite3 @@/app.db 'select 1'
+  weir run --store /var/lib/weir/demo -- tar -xf src.tar -C @@
+  weir run --store /dev/vdb --volume nightly -- grep -r TODO @@/src")]
+pub(crate) struct RunArgs {
+    /// The directory or device that you formatted
+    #[arg(long, value_name = "PATH")]
+    pub(crate) store: PathBuf,
+    /// The volume, by its name in `weir volume list`
+    #[arg(long, value_name = "NAME", default_value = crate::volume::DEFAULT)]
+    pub(crate) volume: String,
+    /// Print at the end of each process which calls were served, passed on and refused, and which are missing
+    #[arg(long)]
+    pub(crate) explain: bool,
+    #[command(flatten)]
+    pub(crate) buffer_medium: BufferMediumArgs,
+    /// The program and its arguments
+    #[arg(required = true, last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 

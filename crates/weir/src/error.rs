@@ -122,6 +122,10 @@ pub(crate) enum WeirError {
     ReadOnlyRolledBack { path: PathBuf, name: String },
     #[error("{pid}: {source}")]
     Task { pid: u32, source: TaskReadError },
+    #[error("{}: {why}", program.display())]
+    CannotServe { program: PathBuf, why: &'static str },
+    #[error("libweir_shim.so: there is no such library in {}", looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or "))]
+    NoShim { looked: Vec<PathBuf> },
     #[error("weir-trace: {source}")]
     NoTraceProgram { source: io::Error },
     #[error("could not check: {source}")]
@@ -353,6 +357,12 @@ impl WeirError {
                 "run as root, or as the user of that process".into()
             }
             WeirError::Task { source: TaskReadError::Io { .. }, .. } => "nothing has changed: try again".into(),
+            WeirError::CannotServe { .. } => {
+                "mount the store with `weir mount`, and run the program there; or use a program that is linked to glibc".into()
+            }
+            WeirError::NoShim { .. } => {
+                "`cargo build --release` makes it: install it beside `weir`, or in ../lib/weir; WEIR_SHIM names another place".into()
+            }
             WeirError::CannotCheck { source } => return source.help(),
             WeirError::NoTraceProgram { source } if source.kind() == io::ErrorKind::NotFound => {
                 "`weir trace` runs `weir-trace`, which is a program of its own: install it beside `weir`, or in a directory of PATH".into()

@@ -29,6 +29,7 @@ mod pm_qos;
 mod replace_buffer;
 mod rule_suggestions;
 mod rules;
+mod run;
 mod scrub;
 mod signals;
 mod status_print;
@@ -148,6 +149,7 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::Order(args) => match args.arguments[0] {},
         WeirCommand::Volume(args) => volume::run(&args.command).map(done),
         WeirCommand::Trace(args) => Err(trace::run(&args)),
+        WeirCommand::Run(args) => run::run(&args).map(done),
         WeirCommand::Man(args) => man::run(&args).map(done),
     }
 }

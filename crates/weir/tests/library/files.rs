@@ -42,6 +42,7 @@ fn what_is_written_is_there_after_the_store_was_closed() {
     file.write_at(b"far", 100_000).unwrap();
     let made = weir.metadata("/logs/today").unwrap();
     assert_eq!((made.size, made.mode), (100_003, 0o644), "the umask is 022");
+    assert!(weir.media().iter().all(|medium| medium.starts_with(sandbox.store())));
     assert_eq!(weir.metadata("/logs").unwrap().mode, 0o755);
     drop(file);
     weir.close().unwrap();
@@ -213,6 +214,11 @@ fn holes_sizes_and_attributes_are_those_of_a_file_system() {
     assert_eq!(bytes[..10], [0; 10]);
     weir.set_xattr("/sparse", b"user.note", b"kept", SetXattrMode::Create).unwrap();
     assert_eq!(weir.xattr("/sparse", b"user.note").unwrap(), b"kept");
+    file.set_xattr(b"user.note", b"by the file", SetXattrMode::Replace).unwrap();
+    assert_eq!(weir.xattr("/sparse", b"user.note").unwrap(), file.xattr(b"user.note").unwrap());
+    assert_eq!(file.xattr_names().unwrap(), [b"user.note".to_vec()]);
+    file.remove_xattr(b"user.note").unwrap();
+    assert_eq!(errno(weir.xattr("/sparse", b"user.note")), Errno::NODATA);
     weir.set_mode("/sparse", 0o400).unwrap();
     weir.set_owner("/sparse", Some(12), Some(34), true).unwrap();
     let now = file.metadata().unwrap();

@@ -59,6 +59,29 @@ fn what_was_synced_outlives_the_death_of_its_program() {
     }
 }
 
+#[test]
+fn the_removal_of_a_synced_file_outlives_its_program() {
+    if let Some(store) = std::env::var_os(STORE_VARIABLE) {
+        let weir = Weir::open(store.as_ref(), &WeirOptions::default()).unwrap();
+        let journal = weir.open("/journal", OFlags::CREATE | OFlags::WRONLY, 0o600).unwrap();
+        journal.write(b"undo").unwrap();
+        journal.sync_data().unwrap();
+        drop(journal);
+        weir.remove_file("/journal").unwrap();
+        std::process::abort();
+    }
+    let sandbox = Sandbox::formatted();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["owners::the_removal_of_a_synced_file_outlives_its_program", "--exact"])
+        .env(STORE_VARIABLE, sandbox.store())
+        .output()
+        .unwrap();
+    assert!(!child.status.success(), "it aborts: {child:?}");
+    let weir = Weir::open(&sandbox.store(), &WeirOptions::default()).unwrap();
+    let found = weir.metadata("/journal").expect_err("it was removed");
+    assert_eq!(found.kind(), std::io::ErrorKind::NotFound);
+}
+
 /// Appends records, syncs each, and says so.
 fn append_until_killed(store: &Path) {
     let weir = Weir::open(store, &WeirOptions::default()).unwrap();

@@ -1,0 +1,268 @@
+//! Names: making, moving and removing them, symbolic links, the working directory.
+
+use crate::place::{self, Place, WorkingDirectory};
+use crate::symbol::{Answer, pass_on, symbols};
+use rustix::io::Errno;
+use std::ffi::{CString, OsStr, c_char, c_int, c_uint, c_void};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::ptr::null_mut;
+use weir_library::{FileKind, IfExists};
+
+symbols! {
+    mkdir(path: *const c_char, mode: c_uint) -> c_int = make_directory(CWD, path, mode);
+    mkdirat(at: c_int, path: *const c_char, mode: c_uint) -> c_int = make_directory(at, path, mode);
+    rmdir(path: *const c_char) -> c_int = remove_name(CWD, path, libc::AT_REMOVEDIR);
+    unlink(path: *const c_char) -> c_int = remove_name(CWD, path, 0);
+    unlinkat(at: c_int, path: *const c_char, flags: c_int) -> c_int = remove_name(at, path, flags);
+    remove(path: *const c_char) -> c_int = place::at(CWD, path, |place| {
+        let is_directory = place.start().link_metadata(place.path())?.kind == FileKind::Directory;
+        remove_at(place, is_directory)
+    });
+    rename(old: *const c_char, new: *const c_char) -> c_int = move_name((CWD, old), (CWD, new), 0);
+    renameat(old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char) -> c_int = move_name((old_at, old), (new_at, new), 0);
+    renameat2(old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_uint) -> c_int = {
+        move_name((old_at, old), (new_at, new), flags)
+    };
+    link(old: *const c_char, new: *const c_char) -> c_int = add_name((CWD, old), (CWD, new));
+    linkat(old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_int) -> c_int = {
+        let _ = flags;
+        add_name((old_at, old), (new_at, new))
+    };
+    symlink(target: *const c_char, path: *const c_char) -> c_int = make_link(target, CWD, path);
+    symlinkat(target: *const c_char, at: c_int, path: *const c_char) -> c_int = make_link(target, at, path);
+    readlink(path: *const c_char, into: *mut c_char, size: usize) -> isize = read_link(CWD, path, into, size);
+    readlinkat(at: c_int, path: *const c_char, into: *mut c_char, size: usize) -> isize = read_link(at, path, into, size);
+    __readlink_chk(path: *const c_char, into: *mut c_char, size: usize, space: usize) -> isize = read_link(CWD, path, into, size.min(space));
+    __readlinkat_chk(at: c_int, path: *const c_char, into: *mut c_char, size: usize, space: usize) -> isize = {
+        read_link(at, path, into, size.min(space))
+    };
+    realpath(path: *const c_char, into: *mut c_char) -> *mut c_char = real_path(path, into);
+    __realpath_chk(path: *const c_char, into: *mut c_char, space: usize) -> *mut c_char = { let _ = space; real_path(path, into) };
+    canonicalize_file_name(path: *const c_char) -> *mut c_char = real_path(path, null_mut());
+    // The store has no pipes, sockets and devices of its own: the kernel would have to serve them.
+    mkfifo(path: *const c_char, mode: c_uint) -> c_int = { let _ = mode; refuse(CWD, path) };
+    mkfifoat(at: c_int, path: *const c_char, mode: c_uint) -> c_int = { let _ = mode; refuse(at, path) };
+    mknod(path: *const c_char, mode: c_uint, device: u64) -> c_int = make_node(CWD, path, mode, device);
+    mknodat(at: c_int, path: *const c_char, mode: c_uint, device: u64) -> c_int = make_node(at, path, mode, device);
+    chdir(path: *const c_char) -> c_int = change_directory(path);
+    fchdir(fd: c_int) -> c_int = match crate::descriptors::get(fd) {
+        Some(open) => Some(open.and_then(|open| enter(b"", &open.path))),
+        None => {
+            place::set_working_directory(None);
+            None
+        }
+    };
+    getcwd(into: *mut c_char, size: usize) -> *mut c_char = {
+        place::working_directory().map(|working| give_string(&working.shown, into, size))
+    };
+    __getcwd_chk(into: *mut c_char, size: usize, space: usize) -> *mut c_char = {
+        place::working_directory().map(|working| give_string(&working.shown, into, size.min(space)))
+    };
+    get_current_dir_name() -> *mut c_char = place::working_directory().map(|working| give_string(&working.shown, null_mut(), 0));
+}
+
+const CWD: c_int = libc::AT_FDCWD;
+
+fn make_directory(at: c_int, path: *const c_char, mode: c_uint) -> Answer<c_int> {
+    place::at(at, path, |place| place.start().make_directory(place.path(), mode).map(|()| 0))
+}
+
+fn remove_name(at: c_int, path: *const c_char, flags: c_int) -> Answer<c_int> {
+    place::at(at, path, |place| remove_at(place, flags & libc::AT_REMOVEDIR != 0))
+}
+
+fn remove_at(place: &Place, is_directory: bool) -> io::Result<c_int> {
+    if is_directory {
+        place.start().remove_directory(place.path())?;
+    } else {
+        place.start().remove_file(place.path())?;
+    }
+    Ok(0)
+}
+
+fn move_name(old: (c_int, *const c_char), new: (c_int, *const c_char), flags: c_uint) -> Answer<c_int> {
+    let places = place::both(old, new)?;
+    Some(places.and_then(|(old, new)| {
+        let if_exists = match flags {
+            0 => IfExists::Replace,
+            libc::RENAME_NOREPLACE => IfExists::Refuse,
+            _ => return Err(Errno::INVAL.into()),
+        };
+        old.start().rename_to((old.start(), old.path()), (new.start(), new.path()), if_exists).map(|()| 0)
+    }))
+}
+
+fn add_name(old: (c_int, *const c_char), new: (c_int, *const c_char)) -> Answer<c_int> {
+    let places = place::both(old, new)?;
+    // Of open directories too, so both are named from the root.
+    Some(places.and_then(|(old, new)| {
+        let of_root = |place: &Place| std::path::PathBuf::from(OsStr::from_bytes(&place.full));
+        old.start().add_name(of_root(&old), of_root(&new)).map(|()| 0)
+    }))
+}
+
+fn make_link(target: *const c_char, at: c_int, path: *const c_char) -> Answer<c_int> {
+    place::at(at, path, |place| {
+        let target = place::bytes_of(target).ok_or(Errno::FAULT)?;
+        place.start().make_link(Path::new(OsStr::from_bytes(target)), place.path()).map(|()| 0)
+    })
+}
+
+fn read_link(at: c_int, path: *const c_char, into: *mut c_char, size: usize) -> Answer<isize> {
+    place::at(at, path, |place| {
+        let target = place.start().read_link(place.path())?.into_os_string().into_vec();
+        let length = target.len().min(size);
+        // SAFETY: the program passes a buffer of `size` bytes.
+        unsafe { std::ptr::copy_nonoverlapping(target.as_ptr(), into.cast(), length) };
+        Ok(length as isize)
+    })
+}
+
+fn refuse(at: c_int, path: *const c_char) -> Answer<c_int> {
+    place::at(at, path, |_| Err(Errno::OPNOTSUPP.into()))
+}
+
+fn make_node(at: c_int, path: *const c_char, mode: c_uint, device: u64) -> Answer<c_int> {
+    let _ = device;
+    place::at(at, path, |place| match mode & libc::S_IFMT {
+        0 | libc::S_IFREG => {
+            let flags =
+                weir_library::OFlags::CREATE | weir_library::OFlags::EXCL | weir_library::OFlags::WRONLY;
+            place.start().open(place.path(), flags, mode & 0o7777).map(|_| 0)
+        }
+        _ => Err(Errno::OPNOTSUPP.into()),
+    })
+}
+
+/// The path without links, `.` and `..`, with the marker: `/tmp/@@/a`.
+fn real_path(path: *const c_char, into: *mut c_char) -> Answer<*mut c_char> {
+    let found = place::find(CWD, path)?;
+    let before = place::bytes_of(path).and_then(place::split_at_marker).map(|(before, _)| before.to_vec());
+    Some(found.and_then(|place| {
+        let inner = without_links(&place.full, 0)?;
+        let shown = match before {
+            Some(before) => shown_path(&before, &inner)?,
+            None => place::working_directory()
+                .map(|working| with_marker_of(&working.shown, &inner))
+                .ok_or(Errno::NOENT)?,
+        };
+        give_string(&shown, into, libc::PATH_MAX as usize)
+    }))
+}
+
+fn without_links(path: &[u8], links: u32) -> io::Result<Vec<u8>> {
+    const LINKS_MAX: u32 = 40;
+    if links > LINKS_MAX {
+        return Err(Errno::LOOP.into());
+    }
+    let root = crate::session::get()?;
+    let mut real: Vec<u8> = Vec::new();
+    let names: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
+    for (index, name) in names.iter().enumerate() {
+        match *name {
+            b"." => continue,
+            b".." => {
+                let end = real.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+                real.truncate(end);
+                continue;
+            }
+            name => {
+                let parent = real.len();
+                real.push(b'/');
+                real.extend_from_slice(name);
+                let found = root.root().link_metadata(Path::new(OsStr::from_bytes(&real)))?;
+                if found.kind == FileKind::Symlink {
+                    let target = root.root().read_link(Path::new(OsStr::from_bytes(&real)))?;
+                    let target = target.into_os_string().into_vec();
+                    real.truncate(parent);
+                    let mut rest = if target.starts_with(b"/") { Vec::new() } else { real };
+                    for part in [&target[..]].into_iter().chain(names[index + 1..].iter().copied()) {
+                        rest.push(b'/');
+                        rest.extend_from_slice(part);
+                    }
+                    return without_links(&rest, links + 1);
+                }
+            }
+        }
+    }
+    Ok(real)
+}
+
+/// The absolute path with the marker, for a path of the program that begins with `before`.
+fn shown_path(before: &[u8], inner: &[u8]) -> io::Result<Vec<u8>> {
+    let outside = if before.is_empty() { b".".to_vec() } else { before.to_vec() };
+    let outside = CString::new(outside)?;
+    let real =
+        pass_on!(next::realpath, (outside.as_ptr(), null_mut()), (*const c_char, *mut c_char) -> *mut c_char);
+    if real.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let mut shown = place::bytes_of(real).unwrap_or_default().to_vec();
+    // SAFETY: `realpath` has allocated the string, and nobody else has it.
+    unsafe { libc::free(real.cast()) };
+    if !shown.ends_with(b"/") {
+        shown.push(b'/');
+    }
+    shown.extend_from_slice(b"@@");
+    shown.extend_from_slice(inner);
+    Ok(shown)
+}
+
+/// `inner` behind the marker of another shown path.
+fn with_marker_of(shown: &[u8], inner: &[u8]) -> Vec<u8> {
+    let before = place::split_at_marker(shown).map_or(&b""[..], |(before, _)| before);
+    [before, b"@@", inner].concat()
+}
+
+/// Gives a string to the program: in its buffer of `size` bytes, or in memory that the program frees.
+fn give_string(string: &[u8], into: *mut c_char, size: usize) -> io::Result<*mut c_char> {
+    let length = string.len() + 1;
+    let memory = if into.is_null() {
+        // SAFETY: the call takes a number.
+        unsafe { libc::malloc(length.max(size)) }.cast()
+    } else if size < length {
+        return Err(Errno::RANGE.into());
+    } else {
+        into
+    };
+    if memory.is_null() {
+        return Err(Errno::NOMEM.into());
+    }
+    // SAFETY: the memory has room for the string and the zero behind it.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            string.as_ptr().cast::<c_void>(),
+            memory.cast::<c_void>(),
+            string.len(),
+        );
+        *memory.add(string.len()) = 0;
+    }
+    Ok(memory)
+}
+
+fn change_directory(path: *const c_char) -> Answer<c_int> {
+    let before = place::bytes_of(path).and_then(place::split_at_marker).map(|(before, _)| before.to_vec());
+    match place::find(CWD, path) {
+        Some(place) => Some(place.and_then(|place| enter(&before.unwrap_or_default(), &place.full))),
+        None => {
+            // The kernel's own working directory has not changed meanwhile.
+            place::set_working_directory(None);
+            None
+        }
+    }
+}
+
+fn enter(before: &[u8], path: &[u8]) -> io::Result<c_int> {
+    let session = crate::session::get()?;
+    let found = session.root().metadata(Path::new(OsStr::from_bytes(path)))?;
+    if found.kind != FileKind::Directory {
+        return Err(Errno::NOTDIR.into());
+    }
+    let inner = without_links(path, 0)?;
+    let shown = shown_path(before, &inner)?;
+    let path = if inner.is_empty() { b"/".to_vec() } else { inner };
+    place::set_working_directory(Some(WorkingDirectory { path, shown }));
+    Ok(0)
+}
