@@ -10,6 +10,7 @@ use crate::symbol::{Answer, pass_on, symbols};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::{c_int, c_long, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -171,18 +172,22 @@ fn map_shared(
     let mut shared = lock();
     let SharedMappings { files, ranges } = shared.get_or_insert_default();
     let ino = open.file.ino().0;
-    if let std::collections::hash_map::Entry::Vacant(place) = files.entry(ino) {
-        let memory = rustix::fs::memfd_create("weir", MemfdFlags::CLOEXEC)?;
-        place.insert(FileInMemory { memory, writable: None, open: open.clone() });
-    }
-    let file = files.get_mut(&ino).expect("inserted above");
+    let file = match files.entry(ino) {
+        Entry::Vacant(place) => {
+            let memory = rustix::fs::memfd_create("weir", MemfdFlags::CLOEXEC)?;
+            let file = FileInMemory { memory, writable: None, open: open.clone() };
+            file.load()?;
+            place.insert(file)
+        }
+        // It has the file's bytes already, and what the program has stored in other mappings since.
+        Entry::Occupied(place) => place.into_mut(),
+    };
     if protection & libc::PROT_WRITE != 0 {
         if open.file.flags().bits() as c_int & libc::O_ACCMODE != libc::O_RDWR {
             return Err(Errno::ACCESS.into());
         }
         file.writable = Some(open.clone());
     }
-    file.load()?;
     let made = real_map(at, length, protection, flags, file.memory.as_raw_fd(), offset)?;
     ranges.push(MappedRange { begin: made as usize, length, ino });
     ANY.store(true, Ordering::Release);
@@ -242,7 +247,20 @@ pub(crate) fn write_back(ino: Ino) {
     with_file(ino, FileInMemory::store);
 }
 
-/// Shows in a file's mappings what was written to the file.
+/// Shows in a file's mappings the bytes that were written to the file at `offset`. What the program has stored in other
+/// places of them stays.
+pub(crate) fn note_write(ino: Ino, bytes: &[u8], offset: u64) {
+    with_file(ino, |file| {
+        let mut shown = 0;
+        while shown < bytes.len() {
+            shown += rustix::io::pwrite(&file.memory, &bytes[shown..], offset + shown as u64)?;
+        }
+        Ok(())
+    });
+}
+
+/// Shows in a file's mappings what the file has. What the program has stored in them must be
+/// [written back](write_back) before.
 pub(crate) fn refresh(ino: Ino) {
     with_file(ino, FileInMemory::load);
 }

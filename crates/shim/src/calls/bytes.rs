@@ -7,7 +7,7 @@ use crate::{descriptors, mappings};
 use rustix::io::Errno;
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::io::{self, SeekFrom};
-use weir_library::{FallocateMode, SeekWhence, SizePolicy};
+use weir_library::{FallocateMode, OFlags, SeekWhence, SizePolicy};
 
 symbols! {
     read(fd: c_int, into: *mut c_void, count: usize) -> isize = place::on(fd, |open| read_to(open, into, count));
@@ -119,14 +119,24 @@ fn read_at(open: &OpenFile, into: *mut c_void, count: usize, at: i64) -> io::Res
 }
 
 pub(crate) fn write_from(open: &OpenFile, from: *const c_void, count: usize) -> io::Result<isize> {
-    let written = open.file.write(source(from, count)?)?;
-    mappings::refresh(open.file.ino());
+    let bytes = source(from, count)?;
+    let written = open.file.write(bytes)?;
+    if mappings::any() {
+        let end = open.file.seek(SeekFrom::Current(0))?;
+        mappings::note_write(open.file.ino(), &bytes[..written], end - written as u64);
+    }
     Ok(written as isize)
 }
 
 fn write_at(open: &OpenFile, from: *const c_void, count: usize, at: i64) -> io::Result<isize> {
-    let written = open.file.write_at(source(from, count)?, offset_of(at)?)?;
-    mappings::refresh(open.file.ino());
+    let (bytes, mut at) = (source(from, count)?, offset_of(at)?);
+    let written = open.file.write_at(bytes, at)?;
+    if mappings::any() {
+        if open.file.flags().contains(OFlags::APPEND) {
+            at = open.file.metadata()?.size.saturating_sub(written as u64);
+        }
+        mappings::note_write(open.file.ino(), &bytes[..written], at);
+    }
     Ok(written as isize)
 }
 
@@ -216,6 +226,7 @@ fn allocate(open: &OpenFile, mode: c_int, at: i64, length: i64) -> io::Result<c_
     };
     let size = if mode & libc::FALLOC_FL_KEEP_SIZE == 0 { SizePolicy::Grow } else { SizePolicy::Keep };
     let length = u64::try_from(length).ok().filter(|&length| length > 0).ok_or(Errno::INVAL)?;
+    mappings::write_back(open.file.ino());
     open.file.allocate(what, (offset_of(at)?, length), size)?;
     mappings::refresh(open.file.ino());
     Ok(0)

@@ -51,6 +51,20 @@ with open("@@/mapped", "wb+") as file:
     with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
         assert memory[:9] == b"writtenZa" and len(memory) == 10000
 
+# SQLite's index of a log: mapped in pieces, between which the file is made longer by a write.
+with open("@@/pieces", "wb+") as file:
+    os.ftruncate(file.fileno(), 32768)
+    first = mmap.mmap(file.fileno(), 32768)
+    first[:5] = b"first"
+    os.pwrite(file.fileno(), b"\0", 65535)
+    second = mmap.mmap(file.fileno(), 32768, offset=32768)
+    second[:6] = b"second"
+    os.pwrite(file.fileno(), b"x", 100)
+    assert first[:5] == b"first" and first[100:101] == b"x" and second[:6] == b"second"
+    first.close()
+    second.close()
+    assert os.pread(file.fileno(), 5, 0) == b"first" and os.pread(file.fileno(), 6, 32768) == b"second"
+
 with tempfile.TemporaryDirectory(dir=os.path.abspath("@@")) as directory:
     with tempfile.NamedTemporaryFile(dir=directory) as file:
         file.write(b"x")
