@@ -490,7 +490,7 @@ impl OpenVolume {
     }
 }
 
-/// What a file that is opened with `flags` is used for.
+/// The access that `flags` ask for.
 pub(crate) fn access_of(flags: OFlags) -> Access {
     match flags & OFlags::RWMODE {
         OFlags::WRONLY => Access::WRITE_OK,

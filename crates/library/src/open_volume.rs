@@ -1,4 +1,4 @@
-//! What all handles of an open store share.
+//! The state that all handles of an open store share.
 
 use crate::permissions::Caller;
 use fs::{CallerCredentials, Fs, FsCompletion, FsError, Ino};
@@ -87,7 +87,7 @@ impl OpenVolume {
 
 impl Drop for OpenVolume {
     fn drop(&mut self) {
-        // What could not be written back is in the buffer, if it was synced.
+        // Synced changes that could not be written back are in the buffer.
         let _ = self.close();
     }
 }

@@ -1,4 +1,4 @@
-//! Permissions, which the kernel checks above a mounted file system, and here nobody else.
+//! Permissions. Above a mounted file system the kernel checks them; here the library has to.
 
 use fs::FileAttributes;
 use rustix::fs::Access;

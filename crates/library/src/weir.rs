@@ -131,12 +131,12 @@ impl Weir {
         &self.root
     }
 
-    /// Writes everything back and closes the store. What is still open can be read from now on, but changes fail with EIO;
-    /// others can open the store once it is dropped.
+    /// Writes everything back and closes the store. Files that are still open can be read from now on, but changes fail with EIO;
+    /// other processes can open the store once they are dropped.
     ///
     /// # Errors
-    /// EIO if not everything could be written back. What was synced is in the buffer then, and the next start goes on
-    /// with it.
+    /// EIO if not everything could be written back. Synced changes are in the buffer then, and the next start goes on
+    /// with them.
     pub fn close(self) -> io::Result<()> {
         Ok(self.volume.close()?)
     }

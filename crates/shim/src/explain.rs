@@ -1,4 +1,4 @@
-//! What `weir run --explain` prints at the end of a process.
+//! The report of `weir run --explain` at the end of a process.
 
 use crate::symbol::Symbol;
 use crate::{calls, mappings, settings, streams};

@@ -134,7 +134,7 @@ fn map_private(
 ) -> io::Result<*mut c_void> {
     let flags = flags | libc::MAP_ANONYMOUS;
     let made = real_map(at, length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)?;
-    // SAFETY: the kernel has just made this memory, and nobody else knows of it.
+    // SAFETY: the kernel has just made this memory, and no other code has its address.
     let bytes = unsafe { std::slice::from_raw_parts_mut(made.cast::<u8>(), length) };
     write_back(open.file.ino());
     let filled = fill(open, bytes, offset as u64);
@@ -179,7 +179,7 @@ fn map_shared(
             file.load()?;
             place.insert(file)
         }
-        // It has the file's bytes already, and what the program has stored in other mappings since.
+        // It has the file's bytes already, and the program's newer ones.
         Entry::Occupied(place) => place.into_mut(),
     };
     if protection & libc::PROT_WRITE != 0 {
@@ -247,8 +247,8 @@ pub(crate) fn write_back(ino: Ino) {
     with_file(ino, FileInMemory::store);
 }
 
-/// Shows in a file's mappings the bytes that were written to the file at `offset`. What the program has stored in other
-/// places of them stays.
+/// Shows in a file's mappings the bytes that were written to the file at `offset`. The program's own changes in other
+/// places of them stay.
 pub(crate) fn note_write(ino: Ino, bytes: &[u8], offset: u64) {
     with_file(ino, |file| {
         let mut shown = 0;
@@ -259,7 +259,7 @@ pub(crate) fn note_write(ino: Ino, bytes: &[u8], offset: u64) {
     });
 }
 
-/// Shows in a file's mappings what the file has. What the program has stored in them must be
+/// Shows the file's bytes in its mappings. The program's own changes there must be
 /// [written back](write_back) before.
 pub(crate) fn refresh(ino: Ino) {
     with_file(ino, FileInMemory::load);

@@ -1,4 +1,4 @@
-//! What `weir run` asked for, in the environment.
+//! The settings that `weir run` passes in the environment.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

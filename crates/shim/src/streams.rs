@@ -52,7 +52,7 @@ struct CookieFunctions {
     close: unsafe extern "C" fn(*mut c_void) -> c_int,
 }
 
-/// What a stream's functions get.
+/// The argument of a stream's functions.
 struct StreamCookie {
     fd: c_int,
     open: Arc<OpenFile>,

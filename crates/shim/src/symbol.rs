@@ -140,7 +140,7 @@ pub(crate) fn set_errno(errno: c_int) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// What a C function returns when it fails.
+/// The result of a C function that fails.
 pub(crate) trait FailureValue {
     const FAILED: Self;
 }

@@ -1,4 +1,4 @@
-//! What goes wrong before a store is open, and the next step.
+//! Errors before a store is open, and the next step.
 
 use buffer::BufferError;
 use cache::CacheError;

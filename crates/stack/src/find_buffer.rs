@@ -24,7 +24,7 @@ const SECTORS_MIN: u64 = 2048;
 
 /// The facts about a store that can be read without opening it.
 pub struct StoreDescription {
-    /// What the store keeps for its mounts.
+    /// The settings that the store keeps for its mounts.
     pub settings: StoreSettings,
     /// Problems with these settings.
     pub warnings: Vec<String>,

@@ -25,7 +25,7 @@ pub struct StorageStack {
     pub access: DiskAccess,
     /// How long opening took.
     pub start: StartTimes,
-    /// What was read and written.
+    /// Counts of reads and writes.
     pub disks: DiskAccounts,
     /// Whether the file system of a volume is, or was, open.
     is_fs_open: AtomicBool,

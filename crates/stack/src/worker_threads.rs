@@ -52,7 +52,7 @@ impl WorkerThreads {
     /// Starts the threads. With `DiskAccess::Read` these are only the fetchers and the thread that answers syncs.
     ///
     /// # Errors
-    /// The kernel starts no more threads. None is left then.
+    /// The kernel starts no more threads. Threads that were started have ended then.
     pub fn start(cache: &Cache, access: DiskAccess) -> io::Result<WorkerThreads> {
         let stopper =
             WorkerStopper { cache: cache.clone(), stopping: Arc::new(AtomicBool::new(false)), access };
@@ -101,7 +101,7 @@ impl WorkerThreads {
         self.stopper.stop_and_drain()
     }
 
-    /// Refuses new operations and ends the threads. What was not written back is in the buffer, if it was synced.
+    /// Refuses new operations and ends the threads. Synced changes that were not written back are in the buffer.
     pub fn stop(mut self) {
         self.end();
     }
