@@ -229,48 +229,54 @@ impl FileInMemory {
     }
 }
 
-/// Does something with a file that is mapped.
-fn with_file(ino: Ino, operation: impl FnOnce(&FileInMemory) -> io::Result<()>) {
+/// Does something with a file, if it is mapped.
+fn with_file(ino: Ino, operation: impl FnOnce(&FileInMemory) -> io::Result<()>) -> io::Result<()> {
     if !any() {
-        return;
+        return Ok(());
     }
     let shared = lock();
-    if let Some(file) = shared.as_ref().and_then(|shared| shared.files.get(&ino.0))
-        && let Err(error) = operation(file)
-    {
+    let file = shared.as_ref().and_then(|shared| shared.files.get(&ino.0));
+    file.map_or(Ok(()), operation)
+}
+
+/// Tells the user of an error for which the program's call has no errno.
+fn say_if_failed(result: io::Result<()>) {
+    if let Err(error) = result {
         crate::settings::say(&format!("a mapped file: {error}"));
     }
 }
 
 /// Writes the changes of a file's mappings to the store.
+pub(crate) fn try_write_back(ino: Ino) -> io::Result<()> {
+    with_file(ino, FileInMemory::store)
+}
+
+/// [`try_write_back`], which says why it failed: the changes stay in the mappings.
 pub(crate) fn write_back(ino: Ino) {
-    with_file(ino, FileInMemory::store);
+    say_if_failed(try_write_back(ino));
 }
 
 /// Shows in a file's mappings the bytes that were written to the file at `offset`. The program's own changes in other
 /// places of them stay.
 pub(crate) fn note_write(ino: Ino, bytes: &[u8], offset: u64) {
-    with_file(ino, |file| {
+    say_if_failed(with_file(ino, |file| {
         let mut shown = 0;
         while shown < bytes.len() {
             shown += rustix::io::pwrite(&file.memory, &bytes[shown..], offset + shown as u64)?;
         }
         Ok(())
-    });
+    }));
 }
 
 /// Shows the file's bytes in its mappings. The program's own changes there must be
 /// [written back](write_back) before.
 pub(crate) fn refresh(ino: Ino) {
-    with_file(ino, FileInMemory::load);
+    say_if_failed(with_file(ino, FileInMemory::load));
 }
 
 /// Gives a file's mappings its new size.
 pub(crate) fn truncate(ino: Ino, size: u64) {
-    with_file(ino, |file| {
-        rustix::fs::ftruncate(&file.memory, size)?;
-        Ok(())
-    });
+    say_if_failed(with_file(ino, |file| Ok(rustix::fs::ftruncate(&file.memory, size)?)));
 }
 
 /// Writes the changes of all mappings to the store.
@@ -279,11 +285,7 @@ pub(crate) fn write_back_all() {
         return;
     }
     let shared = lock();
-    for file in shared.iter().flat_map(|shared| shared.files.values()) {
-        if let Err(error) = file.store() {
-            crate::settings::say(&format!("a mapped file: {error}"));
-        }
-    }
+    shared.iter().flat_map(|shared| shared.files.values()).for_each(|file| say_if_failed(file.store()));
 }
 
 impl MappedRange {
@@ -313,19 +315,14 @@ fn sync(begin: usize, length: usize, flags: c_int) -> Answer<c_int> {
     if !is_mapped(begin, length) {
         return None;
     }
-    write_back_all();
-    let mut result = Ok(0);
-    if flags & libc::MS_SYNC != 0 {
-        let shared = lock();
-        let Some(SharedMappings { files, ranges }) = shared.as_ref() else { return Some(Ok(0)) };
-        let touched = ranges.iter().filter(|range| range.overlaps(begin, length));
-        for file in touched.filter_map(|range| files.get(&range.ino)) {
-            if let Err(error) = file.open.file.sync_data() {
-                result = Err(error);
-            }
-        }
-    }
-    Some(result)
+    let shared = lock();
+    let Some(SharedMappings { files, ranges }) = shared.as_ref() else { return Some(Ok(0)) };
+    let touched = ranges.iter().filter(|range| range.overlaps(begin, length));
+    let synced = touched.filter_map(|range| files.get(&range.ino)).try_for_each(|file| {
+        file.store()?;
+        if flags & libc::MS_SYNC != 0 { file.open.file.sync_data() } else { Ok(()) }
+    });
+    Some(synced.map(|()| 0))
 }
 
 /// In a forked child: the files are the parent's.

@@ -233,7 +233,7 @@ fn status_flags(file: &WeirFile) -> c_int {
 }
 
 fn sync_file(open: &OpenFile) -> io::Result<c_int> {
-    crate::mappings::write_back(open.file.ino());
+    crate::mappings::try_write_back(open.file.ino())?;
     open.file.sync_data().map(|()| 0)
 }
 

@@ -150,6 +150,37 @@ fn sqlite_works_in_every_journal_mode() {
 }
 
 #[test]
+fn a_mapping_that_does_not_fit_into_the_store_fails_its_syncs() {
+    if !has_program("python3") {
+        return;
+    }
+    let script = "
+import errno, mmap, os
+mapped = os.open('@@/mapped', os.O_RDWR | os.O_CREAT)
+os.ftruncate(mapped, 8 << 20)
+memory = mmap.mmap(mapped, 8 << 20)
+filler = os.open('@@/filler', os.O_WRONLY | os.O_CREAT)
+try:
+    while True:
+        os.write(filler, os.urandom(1 << 20))
+except OSError as error:
+    assert error.errno == errno.ENOSPC
+memory[:] = os.urandom(8 << 20)
+for sync in (memory.flush, lambda: os.fsync(mapped)):
+    try:
+        sync()
+        raise AssertionError('it is not durable')
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+os.unlink('@@/filler')
+os.close(filler)
+memory.flush()
+assert os.pread(mapped, 8 << 20, 0) == memory[:]
+print('done')";
+    assert_eq!(output_of(&Sandbox::formatted(), ["python3", "-c", script]), "done\n");
+}
+
+#[test]
 fn sqlite_keeps_what_it_committed_when_killed() {
     if !has_program("sqlite3") {
         return;
