@@ -66,7 +66,7 @@ pub enum CacheBug {
     ReadOnlyVolumeChanged,
     /// Recovery applies the changes of volumes that the store has deleted.
     DeletedVolumeReplayed,
-    /// Recovery applies the changes of one volume in the newest group, and leaves out those of others.
+    /// Recovery applies the newest group's changes of one volume, and leaves out its changes of other volumes.
     VolumesOfTwoMoments,
 }
 

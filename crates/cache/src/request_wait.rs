@@ -13,7 +13,7 @@ const WAITS_KEPT: usize = 256;
 /// A shorter wait is neither counted nor kept.
 const LONG_WAIT: Duration = Duration::from_millis(1);
 
-/// What a request waits for.
+/// The reason why a request waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitCause {
     /// Space in the buffer, which write-back makes.
@@ -91,7 +91,7 @@ pub struct RequestWaits {
 pub struct TaskLoan {
     /// The background task that others wait for.
     pub to: u32,
-    /// One of the critical tasks that wait for it; 0 if they are unknown.
+    /// A critical task that waits for it; 0 if none is known.
     pub lent_for: u32,
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn print() {
     print_lines(is_first);
 }
 
-/// The same, unless the process has not touched the store.
+/// As [`print()`], if the process has touched the store.
 pub(crate) fn print_if_served() {
     print_lines(false);
 }
@@ -108,7 +108,7 @@ const UNSERVED: &[&str] = &[
     "vmsplice",
 ];
 
-/// Those of [`UNSERVED`] that the loaded objects import. The C library's own calls of them are not imports.
+/// The functions in [`UNSERVED`] that the loaded objects import. Calls within the C library are not imports.
 fn missing_symbols() -> BTreeSet<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let paths: BTreeSet<&str> = maps

@@ -93,7 +93,7 @@ fn change<T: Into<Value>>(
         None => {
             let settings = CacheSettings::default();
             let media = StoreMedia::find(path, None)?;
-            // What the buffer has stays there for the next mount.
+            // The buffer keeps its records for the next mount.
             let stack = StorageStack::open(media, settings, DiskAccess::Write, ExpectedBuffer::LastUsed)?;
             work(&stack.cache, path).map(Into::into)
         }
