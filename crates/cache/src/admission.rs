@@ -385,21 +385,12 @@ impl AdmissionControl {
             }
         }
         let buffer_bytes = record_bytes + bypass::reserved_bytes(bypass_pages);
-        // Log space that an operation leaves; relogging leaves 2/32.
-        let thirty_seconds = match (cost.claim, cost.origin.class) {
-            (SpaceClaim::Frees, _) => 2,
-            (_, RequestClass::Background) => 11,
-            (SpaceClaim::Names, _) => 4,
-            (SpaceClaim::Data, _) => 5,
-        };
-        let kept = buffer.capacity_bytes() / 32 * thirty_seconds;
-        let free = buffer.free_bytes().saturating_sub(log.reserved_bytes(pages, space));
         let crowded = cost.claim < SpaceClaim::Frees
             && self.shared.settings().is_over_limit(pages.memory(), cost.origin.class);
         if buffer.open_bytes() > UNWRITTEN_BYTES_MAX {
             return AdmissionDecision::Wait(WaitCause::Commit);
         }
-        let lacks_buffer = free < buffer_bytes + kept;
+        let lacks_buffer = self.lacks_buffer(log, pages, space, cost.claim, cost.origin.class, buffer_bytes);
         space.admission.needs_write_back = lacks_buffer || crowded;
         if space.admission.needs_write_back {
             let lacking = if lacks_buffer { WaitCause::BufferSpace } else { WaitCause::DirtyMemory };
@@ -414,6 +405,46 @@ impl AdmissionControl {
             }
             Err(error) => AdmissionDecision::Refuse(error.into()),
         }
+    }
+
+    /// Whether the buffer lacks space for an operation of this claim and class that appends `bytes` bytes.
+    fn lacks_buffer(
+        &self,
+        log: &CacheLog,
+        pages: &PageTable,
+        space: &CacheSpace,
+        claim: SpaceClaim,
+        class: RequestClass,
+        bytes: u64,
+    ) -> bool {
+        let buffer = self.shared.buffer();
+        // Log space that an operation leaves; relogging leaves 2/32.
+        let thirty_seconds = match (claim, class) {
+            (SpaceClaim::Frees, _) => 2,
+            (_, RequestClass::Background) => 11,
+            (SpaceClaim::Names, _) => 4,
+            (SpaceClaim::Data, _) => 5,
+        };
+        let kept = buffer.capacity_bytes() / 32 * thirty_seconds;
+        let free = buffer.free_bytes().saturating_sub(log.reserved_bytes(pages, space));
+        free < bytes + kept
+    }
+
+    /// Whether a transaction that needs space in the buffer alone, for one record of `bytes` bytes of data, may
+    /// be appended now: it would not wait, and nothing waits that it must not pass.
+    pub(crate) fn may_append_now(
+        &self,
+        log: &CacheLog,
+        pages: &PageTable,
+        space: &CacheSpace,
+        class: RequestClass,
+        bytes: u64,
+    ) -> bool {
+        log.failed().is_none()
+            && !log.is_stopping()
+            && !space.admission.any_waiting()
+            && self.shared.buffer().open_bytes() <= UNWRITTEN_BYTES_MAX
+            && !self.lacks_buffer(log, pages, space, SpaceClaim::Data, class, buffer::footprint(1, bytes))
     }
 
     /// Decides about an operation for which write-back must make the space that is `lacking`.

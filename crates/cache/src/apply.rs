@@ -29,9 +29,9 @@ pub(crate) enum AppliedAtOnce {
 
 /// Applies transactions.
 pub(crate) struct TransactionApplier {
-    shared: Arc<CacheShared>,
-    admission: AdmissionControl,
-    committer: Arc<Committer>,
+    pub(crate) shared: Arc<CacheShared>,
+    pub(crate) admission: AdmissionControl,
+    pub(crate) committer: Arc<Committer>,
 }
 
 impl TransactionApplier {

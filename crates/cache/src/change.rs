@@ -3,7 +3,7 @@
 use crate::page_table::{PageKey, PageTable, pages_of};
 use crate::range_ops::{excess_pages, reserved_pages};
 use buffer::{LogRecord, TRANSFER_BYTES};
-use device::{BLOCK_BYTES, ObjectId, PageNo, PageTransfer, TransferKind};
+use device::{BLOCK_BYTES, ObjectId, Page, PageNo, PageTransfer, TransferKind};
 use request::Origin;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -327,7 +327,7 @@ impl<'a> TransactionRecords<'a> {
 }
 
 /// Pieces shorter than this are logged as they are: looking the page up would take longer.
-const COMPARED_BYTES_MIN: usize = 1024;
+pub(crate) const COMPARED_BYTES_MIN: usize = 1024;
 
 /// Bytes that are compared at once: one by one takes longer than logging them.
 const COMPARED_TOGETHER: usize = 64;
@@ -341,17 +341,21 @@ fn write_records<'a>(
     records: &mut SmallVec<[LogRecord<'a>; 4]>,
 ) {
     for (page, start, range) in pages_of(offset, bytes.len()) {
-        let mut bytes = &bytes[range];
-        let mut start = start;
+        let (mut start, mut bytes) = (start, &bytes[range]);
         if bytes.len() >= COMPARED_BYTES_MIN
             && let Some(before) = before.and_then(|pages| pages.logged_page(PageKey { object, page }))
         {
-            let differing = differing_range(&before.0[start..start + bytes.len()], bytes);
-            start += differing.start;
-            bytes = &bytes[differing];
+            (start, bytes) = differing_bytes(before, start, bytes);
         }
         records.push(LogRecord::Write { object, page, start: start as u16, bytes });
     }
+}
+
+/// The part of `bytes`, which are written from `start` on, that differs from the page `before`: its start in the page,
+/// and its bytes.
+pub(crate) fn differing_bytes<'a>(before: &Page, start: usize, bytes: &'a [u8]) -> (usize, &'a [u8]) {
+    let differing = differing_range(&before.0[start..start + bytes.len()], bytes);
+    (start + differing.start, &bytes[differing])
 }
 
 /// The range from the first byte that differs to the last. If none does, the last byte: a record is not empty.

@@ -16,6 +16,7 @@ mod lock_order_tests;
 mod locks;
 mod log;
 mod maintenance;
+mod overwrite;
 mod page;
 mod page_table;
 mod planted_bug;

@@ -107,12 +107,39 @@ impl CacheLog {
         now: impl FnOnce() -> Duration,
     ) -> Result<AppendedTransaction, CacheError> {
         let logged = self.log_before(pages, origin, changes);
-        match logged.and_then(|()| self.buffer.append(&made.records)) {
+        let appended = logged.and_then(|()| self.buffer.append(&made.records));
+        self.note_transaction(origin, appended, made.whole_page_bytes, made.part_of_page_bytes, now)
+    }
+
+    /// Appends a transaction of one record, which writes bytes of a file's page that did not bypass the buffer.
+    pub(crate) fn append_overwrite(
+        &mut self,
+        origin: Origin,
+        record: LogRecord<'_>,
+        is_whole_page: bool,
+        now: impl FnOnce() -> Duration,
+    ) -> Result<AppendedTransaction, CacheError> {
+        let bytes = buffer::record_bytes(&record);
+        let (whole, part) = if is_whole_page { (bytes, 0) } else { (0, bytes) };
+        let appended = self.buffer.append(&[record]);
+        self.note_transaction(origin, appended, whole, part, now)
+    }
+
+    /// Counts an appended transaction, and notes that there is something to commit. Notes if the buffer failed.
+    fn note_transaction(
+        &mut self,
+        origin: Origin,
+        appended: Result<AppendedTransaction, BufferError>,
+        whole_page_bytes: u64,
+        part_of_page_bytes: u64,
+        now: impl FnOnce() -> Duration,
+    ) -> Result<AppendedTransaction, CacheError> {
+        match appended {
             Ok(appended) => {
                 let counted = self.appended.get_mut();
-                counted.add(AppendCause::WholePage, made.whole_page_bytes);
-                counted.add(AppendCause::PartOfPage, made.part_of_page_bytes);
-                let other_bytes = appended.bytes - made.whole_page_bytes - made.part_of_page_bytes;
+                counted.add(AppendCause::WholePage, whole_page_bytes);
+                counted.add(AppendCause::PartOfPage, part_of_page_bytes);
+                let other_bytes = appended.bytes - whole_page_bytes - part_of_page_bytes;
                 counted.add(AppendCause::Metadata, other_bytes);
                 self.syncs.note_append(now);
                 self.note_appended(origin, appended.bytes, appended.group);

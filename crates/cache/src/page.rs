@@ -262,6 +262,15 @@ impl CachedPage {
         self.dirty.as_ref().is_some_and(|dirty| dirty.ranges.iter().eq(std::iter::once(0..BLOCK_BYTES)))
     }
 
+    /// The bytes, if the log has all of them, whatever the store has.
+    pub(crate) fn logged_bytes(&self) -> Option<&Page> {
+        let is_logged = !self.is_unlogged() || is_planted(CacheBug::DifferenceOverUnlogged);
+        match &self.body {
+            PageBody::Whole(page) if is_logged && self.is_dirty_as_a_whole() => Some(page),
+            _ => None,
+        }
+    }
+
     pub(crate) fn is_whole_and_dirty(&self) -> bool {
         self.is_whole() && self.is_dirty()
     }
@@ -493,6 +502,17 @@ impl CachedPage {
         if whole {
             dirty.ranges.insert(range);
         }
+    }
+
+    /// Writes `bytes`, which the log has as change `newest` in this group. The page is whole and dirty.
+    pub(crate) fn overwrite(&mut self, start: usize, bytes: &[u8], newest: Lsn, group: GroupNo) {
+        self.write(start, bytes);
+        if let Some(dirty) = &mut self.dirty {
+            dirty.newest = newest;
+            dirty.newest_group = group;
+            dirty.ranges.insert(start..start + bytes.len());
+        }
+        self.mark_used();
     }
 
     /// Whether a read of `range` needs nothing from the store.

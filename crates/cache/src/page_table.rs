@@ -782,12 +782,24 @@ impl PageTable {
 
     /// The bytes of a page of which the log has all bytes, whatever the store has.
     pub(crate) fn logged_page(&self, key: PageKey) -> Option<&Page> {
-        let entry = self.get(&key)?;
-        let is_logged = !entry.is_unlogged() || is_planted(CacheBug::DifferenceOverUnlogged);
-        match entry.body() {
-            PageBody::Whole(page) if is_logged && entry.is_dirty_as_a_whole() => Some(page),
-            _ => None,
+        self.get(&key)?.logged_bytes()
+    }
+
+    /// A page that can be overwritten with nothing but a record in the log: all its bytes are in memory, it waits
+    /// to be stored, and the log has the changes for which it waits.
+    pub(crate) fn overwritable(&mut self, key: &PageKey) -> Option<&mut CachedPage> {
+        if is_planted(CacheBug::OverwriteBesideClone) {
+            let clones = self.range_ops.touching(key.object);
+            let of_page: Vec<Lsn> =
+                clones.filter(|one| one.has_dependency(key.page)).map(|one| one.op.lsn).collect();
+            if let Some(clone) = of_page.first().and_then(|&lsn| self.range_ops.get_mut(lsn)) {
+                return Some(clone.dependency_mut(key.page, || unreachable!("it has the page")));
+            }
         }
+        let is_being_written =
+            |entry: &CachedPage| is_planted(CacheBug::OverwriteBesideWriteBack) && entry.writing().is_some();
+        let waits = |entry: &CachedPage| entry.is_dirty() || is_being_written(entry);
+        self.table.get_mut(key).filter(|entry| entry.is_whole() && waits(entry) && !entry.is_unlogged())
     }
 
     /// Takes at most this many punched pages out of the sums. The caller frees them, best without the lock.

@@ -62,6 +62,10 @@ pub enum CacheBug {
     OverdueNotLogged,
     /// The end of a mount does not log bypassed pages that it could not store.
     EndWithoutCommit,
+    /// What a pending clone is to get is overwritten in place of the page that was cloned.
+    OverwriteBesideClone,
+    /// A page that is being written back is overwritten as if it were still dirty.
+    OverwriteBesideWriteBack,
     /// A change of a read-only volume is applied.
     ReadOnlyVolumeChanged,
     /// Recovery applies the changes of volumes that the store has deleted.

@@ -9,6 +9,7 @@ use crate::error::CacheError;
 use crate::settings::FetchMode;
 use crate::task::CacheCompletion;
 use device::{Lsn, ObjectId};
+use request::Origin;
 
 /// A transaction that is being made.
 pub struct CacheTransaction<'a> {
@@ -94,6 +95,17 @@ impl Cache {
         let mut transaction = self.begin_transaction(cost, false);
         let outcome = work(&mut transaction);
         if transaction.waits_for.is_some() { None } else { Some(outcome) }
+    }
+
+    /// Writes `bytes`, at least one and all within a page of a file, as a transaction of their own, if nothing but
+    /// these bytes has to change: the page is in memory and waits to be stored, so the write needs space in the
+    /// buffer alone. Returns whether they are written; if not, nothing has changed, and
+    /// [`transact`](Cache::transact) can write them. Never waits, and calls no completion.
+    ///
+    /// Call it under the lock that orders the caller's transactions; a shared one is enough, because two such
+    /// writes change nothing of the caller's.
+    pub fn try_overwrite(&self, origin: Origin, object: ObjectId, offset: u64, bytes: &[u8]) -> bool {
+        self.parts.applier.try_overwrite(origin, object, offset, bytes)
     }
 
     fn begin_transaction(&self, cost: TransactionCost, is_fetched: bool) -> CacheTransaction<'_> {

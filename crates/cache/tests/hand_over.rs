@@ -29,6 +29,7 @@ mod shipped {
     pub(crate) mod locks;
     pub(crate) mod log;
     pub(crate) mod maintenance;
+    pub(crate) mod overwrite;
     pub(crate) mod page;
     pub(crate) mod page_table;
     pub(crate) mod planted_bug;

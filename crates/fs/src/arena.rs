@@ -14,7 +14,7 @@ use crate::format::{
 };
 use crate::inode::InodeNumbering;
 use crate::owner_table::{OwnerIndex, OwnerIndexChange};
-use crate::plant::never_undoes;
+use crate::planted_bug::{FsBug, is_planted};
 use cache::{ObjectChange, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, Page, PageNo, SharedPage, VolumeId};
 use smallvec::SmallVec;
@@ -400,7 +400,7 @@ impl<'a> FsTransaction<'a> {
 
 impl Drop for FsTransaction<'_> {
     fn drop(&mut self) {
-        if self.kept || never_undoes() {
+        if self.kept || is_planted(FsBug::NotUndone) {
             return;
         }
         for old in self.undo.iter().rev() {

@@ -17,7 +17,7 @@ mod heap_allocator;
 mod inode;
 mod ops;
 mod owner_table;
-mod plant;
+mod planted_bug;
 mod small_file_readahead;
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ pub use format::{FILE_BYTES_MAX, INODES_MAX, LINK_BYTES_MAX, LINKS_MAX, NAME_BYT
 pub use fs::Fs;
 pub use ops::allocate::{FallocateMode, SeekWhence, SizePolicy};
 #[cfg(feature = "planted-bugs")]
-pub use plant::plant_never_undoes;
+pub use planted_bug::{FsBug, plant};
 pub use types::{
     CallerCredentials, DirectoryEntry, FileAttributes, FileKind, FsCompletion, FsUsage, IfExists, Ino,
     PrivilegeChange, SetAttributes, SetTime, SetXattrMode,

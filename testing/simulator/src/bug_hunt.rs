@@ -75,6 +75,9 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::DeletedVolumeReplayed, 30_000),
     (PlantedRule::VolumesOfTwoMoments, 10_000),
     (PlantedRule::NotUndone, 10_000),
+    (PlantedRule::OverwriteBesideClone, 400_000),
+    (PlantedRule::OverwriteBesideWriteBack, 1_000_000),
+    (PlantedRule::OverwriteOfAnotherTick, 20_000),
 ];
 
 /// The outcome of a hunt.
@@ -285,5 +288,10 @@ mod tests {
     #[test]
     fn a_transaction_that_is_not_undone_is_found() {
         is_found(PlantedRule::NotUndone);
+    }
+
+    #[test]
+    fn times_of_another_tick_that_an_overwrite_leaves_are_found() {
+        is_found(PlantedRule::OverwriteOfAnotherTick);
     }
 }

@@ -119,6 +119,10 @@ pub(crate) enum PlantedRule {
     EndWithoutCommit,
     /// The store gives the number of a deleted volume to a new one.
     VolumeNumberUsedAgain,
+    /// The cache overwrites what a pending clone is to get, in place of the page that was cloned.
+    OverwriteBesideClone,
+    /// The cache overwrites a page that is being written back, and takes it for dirty.
+    OverwriteBesideWriteBack,
     /// The cache applies a change of a read-only volume.
     ReadOnlyVolumeChanged,
     /// Recovery applies the changes of volumes that the store has deleted.
@@ -127,6 +131,8 @@ pub(crate) enum PlantedRule {
     VolumesOfTwoMoments,
     /// The file system does not undo a failed transaction in memory.
     NotUndone,
+    /// The file system leaves a file's times as they are when its bytes are overwritten.
+    OverwriteOfAnotherTick,
 }
 
 impl PlantedRule {
@@ -206,9 +212,19 @@ impl PlantedRule {
             PlantedRule::OlderOverBypassed => Some(cache::CacheBug::OlderOverBypassed),
             PlantedRule::OverdueNotLogged => Some(cache::CacheBug::OverdueNotLogged),
             PlantedRule::EndWithoutCommit => Some(cache::CacheBug::EndWithoutCommit),
+            PlantedRule::OverwriteBesideClone => Some(cache::CacheBug::OverwriteBesideClone),
+            PlantedRule::OverwriteBesideWriteBack => Some(cache::CacheBug::OverwriteBesideWriteBack),
             PlantedRule::ReadOnlyVolumeChanged => Some(cache::CacheBug::ReadOnlyVolumeChanged),
             PlantedRule::DeletedVolumeReplayed => Some(cache::CacheBug::DeletedVolumeReplayed),
             PlantedRule::VolumesOfTwoMoments => Some(cache::CacheBug::VolumesOfTwoMoments),
+            _ => None,
+        }
+    }
+
+    fn in_fs(self) -> Option<fs::FsBug> {
+        match self {
+            PlantedRule::NotUndone => Some(fs::FsBug::NotUndone),
+            PlantedRule::OverwriteOfAnotherTick => Some(fs::FsBug::OverwriteOfAnotherTick),
             _ => None,
         }
     }
@@ -218,6 +234,6 @@ impl PlantedRule {
     pub(crate) fn for_this_thread(plant: Option<PlantedRule>) {
         cache::plant(plant.and_then(PlantedRule::in_cache));
         store::plant(plant.and_then(PlantedRule::in_store));
-        fs::plant_never_undoes(plant == Some(PlantedRule::NotUndone));
+        fs::plant(plant.and_then(PlantedRule::in_fs));
     }
 }

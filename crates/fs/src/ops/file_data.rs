@@ -4,9 +4,11 @@
 use crate::arena::{FsState, FsTransaction};
 use crate::error::FsError;
 use crate::format::{FILE_BYTES_MAX, Inode, InodeSlot, PAGE_BYTES};
+use crate::planted_bug::{FsBug, is_planted};
 use crate::types::Ino;
 use cache::{ObjectChange, TransactionCost};
 use device::ObjectId;
+use std::ops::Range;
 
 impl FsState {
     /// Clips a read to the file's size. Returns the file's object, the bytes to read, and the file's size.
@@ -24,6 +26,19 @@ impl FsState {
     pub(crate) fn written_object(&self, ino: Ino, offset: u64, len: usize) -> Result<ObjectId, FsError> {
         let (slot, inode) = self.find_file(ino)?;
         self.object_within_limit(slot, &inode, offset, len)
+    }
+
+    /// The object of a file in which a write of these bytes at the time `now` changes nothing but them, if they
+    /// replace bytes of a page that is not stored yet: the file is as long already, and the times of its last
+    /// change are `now`. Such a page is charged.
+    pub(crate) fn object_changed_in_place(&self, ino: Ino, bytes: Range<u64>, now: i64) -> Option<ObjectId> {
+        let (slot, inode) = self.find_file(ino).ok()?;
+        let times = self.inode_times(slot).ok()?;
+        let has_times = [times.modified, times.changed].into_iter().all(|time| time.get() == now);
+        let is_unchanged = bytes.end <= inode.size()
+            && inode.is_written()
+            && (has_times || is_planted(FsBug::OverwriteOfAnotherTick));
+        is_unchanged.then(|| self.data_object(slot, &inode))
     }
 
     fn object_within_limit(
