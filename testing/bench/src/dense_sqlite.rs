@@ -269,14 +269,15 @@ impl InsertBench {
         }
     }
 
-    /// `sqlite3` reads the kernel's account of its thread as a table, before the inserts and after them.
+    /// `sqlite3` reads the kernel's account of its thread as a table, before the inserts and after them. By `cat`: while the
+    /// thread waits for it, the account is exact, and otherwise as of the scheduler's last tick.
     fn sqlite3(
         &self,
         mode: InsertMode,
         side: InsertSide,
         database: &Path,
     ) -> Result<String, BenchError> {
-        let account = ".import /proc/thread-self/schedstat spent\n";
+        let account = ".import \"|cat /proc/$PPID/task/$PPID/schedstat\" spent\n";
         let script = format!(
             "PRAGMA temp_store=memory;\n{};\nCREATE TEMP TABLE spent(ns INTEGER, waited INTEGER, slices INTEGER);\n\
              .separator \" \"\n{account}.read {}\n{account}\

@@ -69,6 +69,8 @@ impl TracedProgram {
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--tool=lackey", "--trace-mem=yes", "--basic-counts=no", "-q"]);
         valgrind.arg(program).args(arguments);
+        // Of a program that panics, the trace would be mostly its backtrace.
+        valgrind.env("RUST_BACKTRACE", "0");
         valgrind.stdin(Stdio::null()).stdout(io::stderr()).stderr(Stdio::piped());
         let child: Arc<Mutex<Option<Child>>> = Arc::default();
         let started = child.clone();

@@ -89,7 +89,7 @@ impl Bed {
         let id = StoreId([7; 16]);
         let power = PowerSupply::new();
         let (store, buffer) =
-            (SimDisk::new("store", 1 << 13, &power, 1), SimDisk::new("buffer", 1 << 11, &power, 2));
+            (SimDisk::new("store", 1 << 15, &power, 1), SimDisk::new("buffer", 1 << 10, &power, 2));
         Store::format(&*store, &StoreLayout { id, segment_blocks: None }).expect("a disk that is large enough");
         Buffer::format(&*buffer, id).expect("a disk that is large enough");
         // The clock stands still: most operations are in the same tick of the kernel's clock as the one before.
