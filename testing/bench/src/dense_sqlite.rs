@@ -210,7 +210,11 @@ pub(super) fn run_benchmark(args: &DenseSqliteArgs) -> Result<(), BenchError> {
     report.figures([
         ("off_speed", "synchronous off: speed, geometric mean", geometric_mean(&off).into()),
         ("off_speed_least", "synchronous off: the least of a row", least(&off).into()),
-        ("full_speed", "synchronous full, durable on weir alone: geometric mean", geometric_mean(&full).into()),
+        (
+            "full_speed",
+            "synchronous full, durable on weir alone: geometric mean",
+            geometric_mean(&full).into(),
+        ),
     ]);
     report.print(args.json);
     Ok(())
@@ -244,8 +248,7 @@ impl InsertBench {
         let said = match mode.program {
             InsertProgram::Sqlite3 => self.sqlite3(mode, side, &database)?,
             InsertProgram::Python => {
-                let script =
-                    PYTHON_SCRIPT.replace("VALUE", &format!("'{}'", "v".repeat(VALUE_CHARACTERS)));
+                let script = PYTHON_SCRIPT.replace("VALUE", &format!("'{}'", "v".repeat(VALUE_CHARACTERS)));
                 let mut python = self.program(side, PYTHON);
                 python.args(["-c", &script]).arg(&database).arg(self.root.join("keys")).arg(mode.set_up());
                 run_until_stopped(&mut python)?
@@ -271,12 +274,7 @@ impl InsertBench {
 
     /// `sqlite3` reads the kernel's account of its thread as a table, before the inserts and after them. By `cat`: while the
     /// thread waits for it, the account is exact, and otherwise as of the scheduler's last tick.
-    fn sqlite3(
-        &self,
-        mode: InsertMode,
-        side: InsertSide,
-        database: &Path,
-    ) -> Result<String, BenchError> {
+    fn sqlite3(&self, mode: InsertMode, side: InsertSide, database: &Path) -> Result<String, BenchError> {
         let account = ".import \"|cat /proc/$PPID/task/$PPID/schedstat\" spent\n";
         let script = format!(
             "PRAGMA temp_store=memory;\n{};\nCREATE TEMP TABLE spent(ns INTEGER, waited INTEGER, slices INTEGER);\n\

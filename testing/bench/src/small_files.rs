@@ -276,8 +276,7 @@ impl SmallFilesBench {
             }
         });
         let mut begun = Instant::now();
-        let mut spawned =
-            grep.stdout(Stdio::piped()).spawn().map_err(|error| failed(error.to_string()))?;
+        let mut spawned = grep.stdout(Stdio::piped()).spawn().map_err(|error| failed(error.to_string()))?;
         let process = spawned.id();
         let output = spawned.stdout.take().expect("its output is a pipe");
         *child.lock().unwrap_or_else(PoisonError::into_inner) = Some(spawned);
@@ -289,10 +288,7 @@ impl SmallFilesBench {
                 let now = Instant::now();
                 // Unknown if grep has ended: then it has spent no more than at the last look.
                 let account = processor_seconds(process).unwrap_or(f64::NAN);
-                passes.push(PassTimes {
-                    elapsed: (now - begun).as_secs_f64(),
-                    processor: account - spent,
-                });
+                passes.push(PassTimes { elapsed: (now - begun).as_secs_f64(), processor: account - spent });
                 (begun, spent) = (now, account);
             }
         }

@@ -40,16 +40,16 @@ const fn bound(operation: &'static str, figure: BoundedFigure, target: u64, gate
 pub(super) const BOUNDS: [FootprintBound; 11] = {
     use BoundedFigure::{Allocations, CodeBytes, DataLines, Instructions};
     [
-        bound("fstat", CodeBytes, 2 << 10, u64::MAX),
-        bound("fstat", DataLines, 32, u64::MAX),
-        bound("look-up", CodeBytes, 3 << 10, u64::MAX),
-        bound("read 512 B", CodeBytes, 3 << 10, u64::MAX),
-        bound("read 4 KiB", CodeBytes, 3 << 10, u64::MAX),
-        bound("overwrite 512 B", CodeBytes, 8 << 10, u64::MAX),
-        bound("overwrite 512 B", DataLines, 100, u64::MAX),
-        bound("overwrite 512 B", Instructions, 1_500, u64::MAX),
-        bound("create and unlink", CodeBytes, 28 << 10, u64::MAX),
-        bound("create and unlink", Instructions, 15_000, u64::MAX),
-        bound("create and unlink", Allocations, 0, u64::MAX),
+        bound("fstat", CodeBytes, 2 << 10, 2_880),
+        bound("fstat", DataLines, 32, 26),
+        bound("look-up", CodeBytes, 3 << 10, 7_680),
+        bound("read 512 B", CodeBytes, 3 << 10, 4_672),
+        bound("read 4 KiB", CodeBytes, 3 << 10, 4_800),
+        bound("overwrite 512 B", CodeBytes, 8 << 10, 31_104),
+        bound("overwrite 512 B", DataLines, 100, 202),
+        bound("overwrite 512 B", Instructions, 1_500, 5_600),
+        bound("create and unlink", CodeBytes, 28 << 10, 69_376),
+        bound("create and unlink", Instructions, 15_000, 53_500),
+        bound("create and unlink", Allocations, 0, 11),
     ]
 };

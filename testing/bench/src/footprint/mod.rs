@@ -120,7 +120,8 @@ impl OperationFigures {
 /// Measures the operations of weir, and returns the page about the median turn of each.
 fn measure_operations(report: &mut BenchReport) -> Result<String, BenchError> {
     // Not by the link in /proc, which would be valgrind's.
-    let own = std::env::current_exe().map_err(|error| BenchError::io("cannot find", "/proc/self/exe", error))?;
+    let own =
+        std::env::current_exe().map_err(|error| BenchError::io("cannot find", "/proc/self/exe", error))?;
     let mut program = TracedProgram::start(own, [OPERATIONS_VERB])?;
     let mut symbols = ProcessSymbols::new(program.process());
     let mut turns = read_turns(&mut program, &mut symbols)?;

@@ -187,7 +187,11 @@ impl ObjectSymbols {
             })
             .collect();
         symbols.sort_by(|one, other| {
-            (one.range.start, one.range.end, &one.name).cmp(&(other.range.start, other.range.end, &other.name))
+            (one.range.start, one.range.end, &one.name).cmp(&(
+                other.range.start,
+                other.range.end,
+                &other.name,
+            ))
         });
         // Of several names for one place, the first.
         symbols.dedup_by_key(|symbol| symbol.range.start);

@@ -98,7 +98,10 @@ impl TouchedLines {
     }
 
     /// Totals by group of functions, the group with the most code first. A function without a group is left out.
-    pub(super) fn groups(&self, group_of: impl Fn(FunctionId) -> Option<String>) -> Vec<(String, LineTotals)> {
+    pub(super) fn groups(
+        &self,
+        group_of: impl Fn(FunctionId) -> Option<String>,
+    ) -> Vec<(String, LineTotals)> {
         let names: BTreeSet<String> = self.functions.keys().filter_map(|id| group_of(*id)).collect();
         let totals = |name: String| {
             let totals = self.totals(|id| group_of(id).as_ref() == Some(&name));

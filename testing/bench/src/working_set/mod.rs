@@ -57,7 +57,8 @@ pub(super) fn run_benchmark(args: &WorkingSetArgs) -> Result<(), BenchError> {
          of {} rounds of {} walks",
         args.rounds, args.walks
     ));
-    let table = measure(args, &bed).map_err(|error| BenchError::io("cannot measure in", bed.root(), error))?;
+    let table =
+        measure(args, &bed).map_err(|error| BenchError::io("cannot measure in", bed.root(), error))?;
     report.table("rows", &table);
     report.line(format!(
         "target: after weir a walk loses at most as much time as after tmpfs, and at {PEAK_KIB} KiB at most half as much"
