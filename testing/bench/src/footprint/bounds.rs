@@ -25,9 +25,9 @@ impl BoundedFigure {
 pub(super) struct FootprintBound {
     pub(super) operation: &'static str,
     pub(super) figure: BoundedFigure,
-    /// What a release build should reach.
+    /// The figure that a release build should reach.
     pub(super) target: u64,
-    /// What the build of the tests, which checks its own assertions, must not exceed: today's figure and a few per
+    /// The most that the build of the tests, which checks its own assertions, may have: today's figure and a few per
     /// cent. Lower it with each change that makes an operation shorter.
     pub(super) gate: u64,
 }

@@ -71,7 +71,7 @@ pub(super) fn run_operations() {
     operations::run();
 }
 
-/// What one turn of an operation has touched.
+/// The lines that one turn of an operation has touched.
 struct OperationTurn {
     touched: TouchedLines,
     /// Calls of Rust's allocator by weir.

@@ -134,7 +134,7 @@ impl ProcessSymbols {
         }
     }
 
-    /// Reads which files the process has mapped. Those of a process that has ended stay as they were.
+    /// Reads which files the process has mapped. After the end of the process the last list stays.
     fn read_mappings(&mut self) {
         let maps = i32::try_from(self.process).ok().and_then(|pid| Process::new(pid).ok()?.maps().ok());
         let mappings: Vec<CodeMapping> = maps

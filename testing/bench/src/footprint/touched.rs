@@ -18,7 +18,7 @@ pub(super) struct DataLine {
     pub(super) written: LineMask,
 }
 
-/// What one function has executed and accessed.
+/// The code that one function has executed, and the data that it has accessed.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FunctionTouches {
     /// Executed bytes of its code, by line.
@@ -27,7 +27,7 @@ pub(super) struct FunctionTouches {
     pub(super) instructions: u64,
 }
 
-/// What a run has touched.
+/// The lines that a run has touched.
 #[derive(Debug, Clone, Default)]
 pub(super) struct TouchedLines {
     pub(super) functions: BTreeMap<FunctionId, FunctionTouches>,

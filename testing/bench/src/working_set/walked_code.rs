@@ -3,8 +3,11 @@
 /// About the bytes of a block's code: pairs of an exclusive or and an addition of 64-bit constants, 26 bytes each.
 pub(super) const BLOCK_BYTES: usize = 1024;
 
+/// Code that changes a value.
+type CodeBlock = fn(u64) -> u64;
+
 /// All blocks.
-pub(super) static BLOCKS: [[fn(u64) -> u64; 32]; 32] = {
+pub(super) static BLOCKS: [[CodeBlock; 32]; 32] = {
     macro_rules! row_of_blocks {
         ($row:literal: $($number:literal)*) => { [$(block::<{ $row * 32 + $number }>),*] };
     }
