@@ -103,7 +103,11 @@ impl DenseBed {
 
     pub(super) fn close(self) -> Result<(), BenchError> {
         let DenseBed { weir, store, _mounted, _files, .. } = self;
-        weir.close().map_err(|error| BenchError::io("cannot close", &store, error))
+        let closed = weir.close().map_err(|error| BenchError::io("cannot close", &store, error));
+        // A directory cannot be removed while something is mounted there.
+        drop(_mounted);
+        drop(_files);
+        closed
     }
 }
 
