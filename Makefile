@@ -3,7 +3,7 @@
 # `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills, `make streams` kills it under files
 # that are streamed, for ten minutes.
 
-.PHONY: clones databases demo load streams test
+.PHONY: clones databases demo library-kills load streams test
 
 demo:
 	scripts/demo
@@ -48,3 +48,10 @@ SEED ?= 1
 streams:
 	WEIR_TESTS_MUST_MOUNT=1 WEIR_STREAMS_MINUTES=$(FOR) WEIR_TESTS_SEED=$(SEED) \
 	  cargo test --package weir --test programs -- --nocapture streams_keep_it_in_any_mode
+
+# How often `make library-kills` kills sqlite3, in each of two journal modes, and a writer in Python, on a store in their own process:
+# make library-kills ROUNDS=10
+ROUNDS ?= 1000
+library-kills:
+	scripts/install-test-tools sqlite3 /usr/bin/python3
+	WEIR_TESTS_KILLS=$(ROUNDS) cargo test --package weir --package weir-shim --test library -- --nocapture when_killed

@@ -8,10 +8,12 @@ mod cpu_affinity;
 mod criticality;
 mod delta_reads;
 mod dense;
+mod dense_sqlite;
 mod device_model;
 mod device_speed;
 mod disk_counters;
 mod error;
+mod footprint;
 mod front_end;
 mod in_process;
 mod interference;
@@ -35,12 +37,15 @@ mod scaling;
 mod server;
 mod shared_disk;
 mod slow_device;
+mod small_files;
 mod snapshots;
 mod start;
 mod steady_writes;
 mod streams;
 mod sync_matrix;
 mod system;
+mod tar_archive;
+mod working_set;
 mod workload;
 
 use clap::{Parser, Subcommand};
@@ -97,6 +102,14 @@ enum BenchCommand {
     Scaling(scaling::ScalingArgs),
     /// Single operations of the library, beside the same system calls on tmpfs.
     Dense(dense::DenseArgs),
+    /// How much a program's own code slows down by operations of the library between its turns, beside tmpfs.
+    WorkingSet(working_set::WorkingSetArgs),
+    /// SQLite's inserts by `sqlite3` and Python with `weir run`, beside tmpfs, in each journal and locking mode.
+    Sqlite(dense_sqlite::DenseSqliteArgs),
+    /// grep and tar on many small files with `weir run`, beside tmpfs, a mount and ext4.
+    SmallFiles(small_files::SmallFilesArgs),
+    /// Distinct lines of code and data that operations of weir touch, or any program after `--`; needs valgrind.
+    Footprint(footprint::FootprintArgs),
     /// How long small writes wait while another client reads, writes or truncates a large file.
     Interference(interference::InterferenceArgs),
     /// How long a client waits beside others for which nobody waits, under each policy.
@@ -111,6 +124,9 @@ enum BenchCommand {
     /// Internal: the reading threads that `replay-accuracy` traces.
     #[command(hide = true)]
     ReplayLoad(replay_accuracy::LoadArgs),
+    /// Internal: the operations that `footprint` traces.
+    #[command(hide = true)]
+    FootprintOperations,
     /// Internal: a modelled device, as a process.
     #[command(hide = true)]
     ModelledDevice(modelled_device::ModelledDeviceArgs),
@@ -158,6 +174,14 @@ fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
         BenchCommand::FrontEnd(args) => front_end::run_benchmark(args),
         BenchCommand::Scaling(args) => scaling::run_benchmark(args),
         BenchCommand::Dense(args) => dense::run_benchmark(args),
+        BenchCommand::WorkingSet(args) => working_set::run_benchmark(args),
+        BenchCommand::Sqlite(args) => dense_sqlite::run_benchmark(args),
+        BenchCommand::SmallFiles(args) => small_files::run_benchmark(args),
+        BenchCommand::Footprint(args) => footprint::run_benchmark(args),
+        BenchCommand::FootprintOperations => {
+            footprint::run_operations();
+            Ok(())
+        }
         BenchCommand::ReplayAccuracy(args) => replay_accuracy::run_benchmark(args),
         BenchCommand::ReplayLoad(args) => replay_accuracy::run_load(args),
         BenchCommand::ModelledDevice(args) => modelled_device::run_device(args),

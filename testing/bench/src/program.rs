@@ -11,7 +11,7 @@ use super::error::BenchError;
 
 /// Debian packages with every program that a benchmark runs.
 pub(super) const PACKAGES: &str =
-    "fuse3 util-linux e2fsprogs strace rocksdb-tools sqlite3 postgresql redis-server restic";
+    "fuse3 util-linux e2fsprogs strace valgrind rocksdb-tools sqlite3 python3 postgresql redis-server restic";
 
 /// A command without input.
 pub(super) fn command<A: AsRef<OsStr>>(

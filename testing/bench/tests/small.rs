@@ -291,6 +291,67 @@ fn overwrites_of_a_nearly_full_store_cost_no_more_than_cleaning_oldest_first() {
 }
 
 #[test]
+fn footprints_stay_within_their_gates() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let page = directory.path().join("footprint.html");
+    let report = bench(&["footprint", "--html", page.to_str().expect("a plain path")]);
+    let operations = report["operations"].as_array().expect("rows");
+    assert_eq!(operations.len(), 8);
+    for row in operations {
+        for figure in ["code_bytes", "executed_bytes", "data_lines", "data_lines_written", "instructions"] {
+            assert!(row[figure].as_u64().expect("a count") > 0, "{figure}: {row}");
+        }
+        assert!(row["executed_bytes"].as_u64() <= row["code_bytes"].as_u64(), "{row}");
+    }
+    let bounds = report["bounds"].as_array().expect("rows");
+    assert_eq!(bounds.len(), 11);
+    let exceeded: Vec<_> = bounds.iter().filter(|row| row["value"].as_u64() > row["gate"].as_u64()).collect();
+    assert!(exceeded.is_empty(), "{exceeded:#?}");
+    let components = report["components"].as_array().expect("rows");
+    for part in ["fs", "cache", "buffer"] {
+        let touched = |row: &&Value| row["operation"] == "overwrite 512 B" && row["component"] == part;
+        assert_eq!(components.iter().filter(touched).count(), 1, "{part}");
+    }
+    let page = std::fs::read_to_string(page).expect("it was written");
+    assert!(page.contains("<h2>fstat</h2>") && page.contains("bytes executed"));
+}
+
+#[test]
+fn the_dense_core_is_measured_beside_tmpfs() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["dense", "--rounds", "1", "--operations", "20"]);
+    let threads = report["threads"].as_array().expect("rows");
+    assert_eq!(threads.len(), 5);
+    assert!(threads.iter().all(|row| row["several_threads"].as_f64().expect("a figure") > 0.0));
+    let report = bench(&["working-set", "--rounds", "1", "--walks", "2"]);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 5 * 9);
+    assert!(rows.iter().all(|row| row["weir"]["median"].as_f64().is_some()));
+}
+
+#[test]
+fn programs_are_measured_by_weir_run_beside_tmpfs_a_mount_and_ext4() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["sqlite", "--inserts", "20", "--rounds", "1"]);
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2 * 2 * 5 * 2);
+    for row in rows {
+        assert!(row["weir_us"].as_f64() > Some(0.0) && row["tmpfs_us"].as_f64() > Some(0.0), "{row}");
+    }
+    assert!(report["off_speed"].as_f64() >= report["off_speed_least"].as_f64());
+    let small = ["--files", "100", "--tar-files", "50", "--rounds", "1", "--passes", "2"];
+    let report = bench(&[&["small-files"], &small[..]].concat());
+    let grep = report["grep"].as_array().expect("rows");
+    assert_eq!(grep.len(), 2);
+    assert!(grep.iter().all(|row| row["run_s"].as_f64() > Some(0.0) && row["mount_s"].as_f64() > Some(0.0)));
+    assert_eq!(report["tar"].as_array().expect("rows").len(), 3);
+}
+
+#[test]
 fn a_benchmark_that_is_stopped_takes_everything_down() {
     if can_mount() {
         // The tmpfs, an export, and a file system on it.

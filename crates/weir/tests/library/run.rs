@@ -180,17 +180,61 @@ print('done')";
     assert_eq!(output_of(&Sandbox::formatted(), ["python3", "-c", script]), "done\n");
 }
 
+/// Kills of each writer: two, or as many as `WEIR_TESTS_KILLS` says; `make library-kills` says a thousand.
+fn kills() -> usize {
+    std::env::var("WEIR_TESTS_KILLS").map_or(2, |kills| kills.parse().expect("WEIR_TESTS_KILLS is a number"))
+}
+
+/// Lines that a program prints before the kill of a round, after as many syncs: different ones from round to round.
+fn lines_before_kill(round: usize) -> usize {
+    20 + 37 * round % 100
+}
+
+#[test]
+fn python_keeps_what_it_synced_when_killed() {
+    if !has_program("python3") {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    // Each record of 100 bytes begins with its number, and is synced before the number is printed.
+    let writer = "
+import os
+file = os.open('@@/records', os.O_RDWR | os.O_CREAT)
+number = os.fstat(file).st_size // 100
+while True:
+    os.pwrite(file, b'%d\\n' % number + b'.' * (99 - len(str(number))), number * 100)
+    os.fdatasync(file)
+    os.write(1, b'%d\\n' % number)
+    number += 1";
+    let reader = "
+data = open('@@/records', 'rb').read()
+whole = len(data) // 100
+for number in range(whole):
+    record = data[number * 100:number * 100 + 100]
+    assert record == b'%d\\n' % number + b'.' * (99 - len(str(number))), (number, record)
+print(whole)";
+    for round in 0..kills() {
+        let mut child = run_in(&sandbox, ["python3", "-c", writer]).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let synced: u64 = lines.take(lines_before_kill(round)).last().unwrap().unwrap().parse().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let found: u64 = output_of(&sandbox, ["python3", "-c", reader]).trim().parse().unwrap();
+        assert!(found > synced, "round {round}: {found} records, and record {synced} was synced");
+    }
+}
+
 #[test]
 fn sqlite_keeps_what_it_committed_when_killed() {
     if !has_program("sqlite3") {
         return;
     }
     let sandbox = Sandbox::formatted();
-    for (mode, kills) in [("delete", 2), ("wal", 2)] {
+    for mode in ["delete", "wal"] {
         let file = format!("@@/{mode}.db");
         let begin = format!("pragma journal_mode={mode}; create table t(a integer primary key, b)");
         output_of(&sandbox, ["sqlite3", &file, &begin]);
-        for round in 0..kills {
+        for round in 0..kills() {
             let inserts =
                 "insert into t(b) values(hex(randomblob(400))); select max(a) from t;\n".repeat(3000);
             let script = sandbox.path("inserts.sql");
@@ -201,13 +245,15 @@ fn sqlite_keeps_what_it_committed_when_killed() {
                 .spawn()
                 .unwrap();
             let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-            let committed: u64 = lines.take(20 + 37 * round).last().unwrap().unwrap().parse().unwrap();
+            let committed: u64 =
+                lines.take(lines_before_kill(round)).last().unwrap().unwrap().parse().unwrap();
             child.kill().unwrap();
             child.wait().unwrap();
             let found =
                 output_of(&sandbox, ["sqlite3", &file, "pragma integrity_check; select max(a) from t"]);
             let found = found.strip_prefix("ok\n").expect("a whole database");
-            assert!(found.trim().parse::<u64>().unwrap() >= committed, "{mode}: {found} of {committed}");
+            let rows = found.trim().parse::<u64>().unwrap();
+            assert!(rows >= committed, "{mode}, round {round}: {rows} of {committed}");
         }
     }
 }

@@ -26,7 +26,6 @@ mod operations;
 mod overwrites;
 mod peer;
 mod sqlite;
-mod tar;
 mod targets;
 mod tree;
 

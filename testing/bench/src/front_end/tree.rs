@@ -14,9 +14,9 @@ use device::SeededRng;
 use super::super::error::BenchError;
 use super::super::program::{command, line, run, run_until_stopped};
 use super::super::run_args::RunSize;
+use super::super::tar_archive;
 use super::mounted::KernelCacheMode;
 use super::mounted::{self, FrontEndMount};
-use super::tar;
 use super::targets::{SpeedTarget, TargetBound};
 
 /// Programs that the benchmark runs.
@@ -106,11 +106,11 @@ fn targets(weir: &[TreeTimes], other: &[TreeTimes], scale: &TreeScale, disk: &st
 
 fn write_archive(archive: &Path, files: u64) -> Result<(), BenchError> {
     let mut random = SeededRng::new(1);
-    let entries = tar::entries(files, &mut random);
+    let entries = tar_archive::entries(files, tar_archive::FILE_BYTES_MAX, &mut random);
     File::create(archive)
         .and_then(|file| {
             let mut out = BufWriter::new(file);
-            tar::write(&entries, &mut random, &mut out)?;
+            tar_archive::write(&entries, tar_archive::fill, &mut random, &mut out)?;
             out.flush()
         })
         .map_err(|error| BenchError::io("cannot write", archive, error))
@@ -148,7 +148,7 @@ impl TreeSide {
             let (mut file, mut random) = (File::create(&large)?, SeededRng::new(2));
             let mut chunk = vec![0; READ_BYTES];
             for _ in 0..scale.large_bytes / READ_BYTES as u64 {
-                tar::fill(&mut random, &mut chunk);
+                tar_archive::fill(&mut random, &mut chunk);
                 file.write_all(&chunk)?;
             }
             file.sync_all()

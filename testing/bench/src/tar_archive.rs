@@ -4,9 +4,11 @@ use std::io::{self, Write};
 
 use device::SeededRng;
 
-/// Largest file. The mean is 11 KiB, because the product of two uniform numbers averages a quarter of its
+/// The largest file of the usual tree. The mean is 11 KiB, because the product of two uniform numbers averages a quarter of its
 /// maximum.
-const FILE_BYTES_MAX: u64 = 44 << 10;
+pub(super) const FILE_BYTES_MAX: u64 = 44 << 10;
+/// Length of a line of text, with its end.
+const LINE_BYTES: usize = 64;
 const FILES_PER_DIRECTORY: u64 = 50;
 const DIRECTORIES_PER_DIRECTORY: u64 = 20;
 
@@ -22,9 +24,9 @@ pub(super) struct TarEntry {
     pub(super) bytes: Option<u64>,
 }
 
-/// Entries of a directory `tree` with `files` files, fifty to a directory. Each directory precedes its
-/// contents.
-pub(super) fn entries(files: u64, random: &mut SeededRng) -> Vec<TarEntry> {
+/// Entries of a directory `tree` with `files` files of at most `file_bytes_max` bytes, fifty to a directory. Each
+/// directory precedes its contents.
+pub(super) fn entries(files: u64, file_bytes_max: u64, random: &mut SeededRng) -> Vec<TarEntry> {
     let directory = |name: String| TarEntry { name, bytes: None };
     let mut entries = vec![directory("tree/".to_owned())];
     for file in 0..files {
@@ -37,16 +39,22 @@ pub(super) fn entries(files: u64, random: &mut SeededRng) -> Vec<TarEntry> {
         if file % FILES_PER_DIRECTORY == 0 {
             entries.push(directory(lower.clone()));
         }
-        let most = random.below(FILE_BYTES_MAX + 1);
+        let most = random.below(file_bytes_max + 1);
         entries
             .push(TarEntry { name: format!("{lower}file-{file:05}"), bytes: Some(random.below(most + 1)) });
     }
     entries
 }
 
-/// Writes the entries as an archive (ustar) with random file contents.
-pub(super) fn write(entries: &[TarEntry], random: &mut SeededRng, out: &mut impl Write) -> io::Result<()> {
-    let mut body = vec![0; FILE_BYTES_MAX as usize];
+/// Writes the entries as an archive (ustar), with file contents from `fill`.
+pub(super) fn write(
+    entries: &[TarEntry],
+    fill: fn(&mut SeededRng, &mut [u8]),
+    random: &mut SeededRng,
+    out: &mut impl Write,
+) -> io::Result<()> {
+    let largest = entries.iter().filter_map(|entry| entry.bytes).max().unwrap_or(0);
+    let mut body = vec![0; largest as usize];
     for entry in entries {
         out.write_all(&header(entry))?;
         let bytes = entry.bytes.unwrap_or(0) as usize;
@@ -61,6 +69,16 @@ pub(super) fn write(entries: &[TarEntry], random: &mut SeededRng, out: &mut impl
 pub(super) fn fill(random: &mut SeededRng, bytes: &mut [u8]) {
     for chunk in bytes.chunks_mut(8) {
         chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]);
+    }
+}
+
+/// Fills `bytes` with lines of hexadecimal digits.
+pub(super) fn fill_with_lines(random: &mut SeededRng, bytes: &mut [u8]) {
+    for line in bytes.chunks_mut(LINE_BYTES) {
+        let digits = format!("{:016x}", random.next_u64()).repeat(LINE_BYTES.div_ceil(16));
+        let (last, text) = line.split_last_mut().expect("a chunk is not empty");
+        text.copy_from_slice(&digits.as_bytes()[..text.len()]);
+        *last = b'\n';
     }
 }
 
@@ -92,9 +110,9 @@ mod tests {
 
     fn archive(files: u64, seed: u64) -> (Vec<TarEntry>, Vec<u8>) {
         let mut random = SeededRng::new(seed);
-        let entries = entries(files, &mut random);
+        let entries = entries(files, FILE_BYTES_MAX, &mut random);
         let mut archive = Vec::new();
-        write(&entries, &mut random, &mut archive).expect("memory takes it");
+        write(&entries, fill, &mut random, &mut archive).expect("memory takes it");
         (entries, archive)
     }
 
@@ -106,13 +124,22 @@ mod tests {
 
     #[test]
     fn twenty_thousand_files_lie_in_four_hundred_directories_and_have_eleven_kib_on_average() {
-        let entries = entries(20_000, &mut SeededRng::new(1));
+        let entries = entries(20_000, FILE_BYTES_MAX, &mut SeededRng::new(1));
         let sizes: Vec<u64> = entries.iter().filter_map(|entry| entry.bytes).collect();
         assert_eq!(sizes.len(), 20_000);
         let mean = sizes.iter().sum::<u64>() / 20_000;
         assert!((10_800..11_800).contains(&mean), "{mean} bytes");
         // Also twenty directories above them, and the root.
         assert_eq!(entries.len() - sizes.len(), 400 + 20 + 1);
+    }
+
+    #[test]
+    fn text_is_whole_lines() {
+        let mut text = vec![0; 150];
+        fill_with_lines(&mut SeededRng::new(1), &mut text);
+        assert_eq!(text.iter().filter(|&&byte| byte == b'\n').count(), 3);
+        assert!(text.iter().all(|byte| *byte == b'\n' || byte.is_ascii_hexdigit()));
+        assert_eq!(text.last(), Some(&b'\n'));
     }
 
     #[test]

@@ -2,8 +2,10 @@
 //!
 //! Both media of weir are in memory. A sync on tmpfs makes nothing durable; weir's writes its buffer, here a file on tmpfs.
 
+mod threads;
+
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
@@ -12,7 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{pread, pwrite};
 use weir_library::{Weir, WeirOptions};
 
-use super::cleanup;
+use super::cleanup::{self, CleanupGuard};
 use super::error::BenchError;
 use super::program::{command, run};
 use super::quantile::{RoundSpread, median};
@@ -40,52 +42,101 @@ pub(super) struct DenseArgs {
     /// Operations of one turn
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..))]
     operations: u32,
+    /// Threads that are compared with one; 1 leaves the comparison out
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    threads: u8,
     /// Write the result as JSON
     #[arg(long)]
     json: bool,
 }
 
 /// One operation, by its number in the turn.
-type DenseOperation<'a> = Box<dyn FnMut(u64) -> io::Result<()> + 'a>;
+pub(super) type DenseOperation<'a> = dyn FnMut(u64) -> io::Result<()> + 'a;
 
 /// An operation on both sides, and the share of tmpfs's time that weir may take.
-struct DenseRow<'a> {
-    name: &'static str,
+pub(super) struct DenseRow<'a> {
+    pub(super) name: &'static str,
     target: f64,
-    weir: DenseOperation<'a>,
-    tmpfs: DenseOperation<'a>,
+    pub(super) weir: Box<DenseOperation<'a>>,
+    pub(super) tmpfs: Box<DenseOperation<'a>>,
+}
+
+/// A store that is open in this process with both media on tmpfs, and a directory beside it. Fields are dropped, and
+/// so taken down, from the top.
+pub(super) struct DenseBed {
+    weir: Weir,
+    store: PathBuf,
+    plain: PathBuf,
+    root: PathBuf,
+    _mounted: CleanupGuard,
+    _files: CleanupGuard,
+}
+
+impl DenseBed {
+    pub(super) fn set_up() -> Result<DenseBed, BenchError> {
+        cleanup::install()?;
+        let (root, files) = work_directory(None)?;
+        let mounted = unmount_on_drop(&root);
+        let size = format!("size={TMPFS_BYTES}");
+        run(command("mount", ["-t", "tmpfs", "-o", &size, "weir-bench"]).arg(&root))?;
+        let (store, plain) = (root.join("store"), root.join("plain"));
+        run(weir("format")
+            .arg(&store)
+            .args(["--volatile-buffer".to_owned(), format!("--size={STORE_BYTES}")])
+            .arg(format!("--buffer-size={BUFFER_BYTES}")))?;
+        std::fs::create_dir(&plain).map_err(|error| BenchError::io("cannot create", &plain, error))?;
+        let options =
+            WeirOptions { volatile_buffer: true, memory_bytes: 256 << 20, ..WeirOptions::default() };
+        let weir = Weir::open(&store, &options).map_err(|source| BenchError::Stack { source })?;
+        Ok(DenseBed { weir, store, plain, root, _mounted: mounted, _files: files })
+    }
+
+    /// The directory of all files.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// All operations, with files of their own. To be called once.
+    pub(super) fn rows(&self) -> io::Result<Vec<DenseRow<'_>>> {
+        rows(&self.weir, &self.plain)
+    }
+
+    pub(super) fn close(self) -> Result<(), BenchError> {
+        let DenseBed { weir, store, _mounted, _files, .. } = self;
+        let closed = weir.close().map_err(|error| BenchError::io("cannot close", &store, error));
+        // A directory cannot be removed while something is mounted there.
+        drop(_mounted);
+        drop(_files);
+        closed
+    }
 }
 
 /// Runs the benchmark and prints its report.
 pub(super) fn run_benchmark(args: &DenseArgs) -> Result<(), BenchError> {
-    cleanup::install()?;
-    let (root, _files) = work_directory(None)?;
-    let _mounted = unmount_on_drop(&root);
-    let size = format!("size={TMPFS_BYTES}");
-    run(command("mount", ["-t", "tmpfs", "-o", &size, "weir-bench"]).arg(&root))?;
-    let (store, plain) = (root.join("store"), root.join("plain"));
-    run(weir("format")
-        .arg(&store)
-        .args(["--volatile-buffer".to_owned(), format!("--size={STORE_BYTES}")])
-        .arg(format!("--buffer-size={BUFFER_BYTES}")))?;
-    std::fs::create_dir(&plain).map_err(|error| BenchError::io("cannot create", &plain, error))?;
-    let options = WeirOptions { volatile_buffer: true, memory_bytes: 256 << 20, ..WeirOptions::default() };
-    let opened = Weir::open(&store, &options).map_err(|source| BenchError::Stack { source })?;
-
+    let bed = DenseBed::set_up()?;
     let mut report = BenchReport::new("dense");
     report.fact("rounds", args.rounds);
     report.fact("operations", args.operations);
+    report.fact("threads", args.threads);
     report.line(format!("nanoseconds an operation, medians of {} rounds", args.rounds));
-    let table =
-        measure(args, &opened, &plain).map_err(|error| BenchError::io("cannot measure in", &root, error))?;
+    let failed = |error| BenchError::io("cannot measure in", bed.root(), error);
+    let table = measure(args, &bed).map_err(failed)?;
     report.table("rows", &table);
+    if args.threads > 1 {
+        report.line(format!(
+            "\noperations/s of weir by {} threads, each in its own file, beside one thread",
+            args.threads
+        ));
+        let table = threads::measure(args, &bed.weir).map_err(failed)?;
+        report.table("threads", &table);
+    }
     report.print(args.json);
-    opened.close().map_err(|error| BenchError::io("cannot close", &store, error))
+    bed.close()
 }
 
-fn measure(args: &DenseArgs, weir: &Weir, plain: &Path) -> io::Result<ReportTable> {
+fn measure(args: &DenseArgs, bed: &DenseBed) -> io::Result<ReportTable> {
     let mut table = ReportTable::default();
-    for mut row in rows(weir, plain)? {
+    for mut row in bed.rows()? {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..args.rounds {
             ours.push(turn(&mut row.weir, args.operations)?);
@@ -176,7 +227,7 @@ fn rows<'a>(weir: &'a Weir, plain: &Path) -> io::Result<Vec<DenseRow<'a>>> {
         let (mut ours, mut theirs) = (SeededRng::new(7), SeededRng::new(7));
         let (mut into, mut into_plain) = (vec![0; len], vec![0; len]);
         let (mut bytes, mut plain_bytes) = (page, page);
-        let weir: DenseOperation<'a> = if is_read {
+        let weir: Box<DenseOperation<'a>> = if is_read {
             Box::new(move |_| own.read_at(&mut into, offset(&mut ours)).map(drop))
         } else {
             Box::new(move |number| {
@@ -184,7 +235,7 @@ fn rows<'a>(weir: &'a Weir, plain: &Path) -> io::Result<Vec<DenseRow<'a>>> {
                 own.write_at(&bytes[..len], offset(&mut ours)).map(drop)
             })
         };
-        let tmpfs: DenseOperation<'a> = if is_read {
+        let tmpfs: Box<DenseOperation<'a>> = if is_read {
             Box::new(move |_| Ok(pread(&*plain_own, &mut into_plain, offset(&mut theirs)).map(drop)?))
         } else {
             Box::new(move |number| {
