@@ -151,11 +151,28 @@ impl Directory {
 
     /// Gives the file at `path` the further name `new`. A symbolic link itself gets it.
     pub fn add_name(&self, path: impl AsRef<Path>, new: impl AsRef<Path>) -> io::Result<()> {
-        let file = self.resolve(path.as_ref(), LastLink::Keep)?.existing()?;
+        self.add_name_to((self, path.as_ref()), (self, new.as_ref()), false)
+    }
+
+    /// Adds a name across two open directories of the volume. A symbolic link is followed if `follows`.
+    ///
+    /// # Errors
+    /// As of `link(2)`; EXDEV if the directories are of two stores.
+    pub fn add_name_to(
+        &self,
+        (old_start, old): (&Directory, &Path),
+        (new_start, new): (&Directory, &Path),
+        follows: bool,
+    ) -> io::Result<()> {
+        if !Arc::ptr_eq(&old_start.volume, &new_start.volume) {
+            return Err(Errno::XDEV.into());
+        }
+        let last = if follows { LastLink::Follow } else { LastLink::Keep };
+        let file = old_start.resolve(old, last)?.existing()?;
         if file.kind == FileKind::Directory {
             return Err(Errno::PERM.into());
         }
-        let place = self.resolve(new.as_ref(), LastLink::Keep)?;
+        let place = new_start.resolve(new, LastLink::Keep)?;
         let name = place.own_name(Errno::EXIST)?;
         match place.found {
             Some(_) => return Err(Errno::EXIST.into()),

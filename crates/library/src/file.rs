@@ -79,7 +79,27 @@ impl WeirFile {
     /// Writes `bytes` at `offset`, or, in a file opened with APPEND, at its end. Returns the number of bytes written: fewer
     /// than there are only if the rest failed.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        Ok(self.write_from(bytes, offset)?.1)
+        Ok(self.write_from(bytes, offset, self.appends())?.1)
+    }
+
+    /// [`write_at`](WeirFile::write_at), or with `None` [`write`](WeirFile::write), that returns also where the written bytes
+    /// end.
+    pub fn write_and_tell_end(&self, bytes: &[u8], offset: Option<u64>) -> io::Result<(u64, usize)> {
+        let Some(offset) = offset else {
+            let mut position = self.position();
+            let (end, written) = self.write_from(bytes, *position, self.appends())?;
+            *position = end;
+            return Ok((end, written));
+        };
+        Ok(self.write_from(bytes, offset, self.appends())?)
+    }
+
+    /// Writes all `bytes` at `offset`, in a file opened with APPEND, too.
+    pub fn overwrite_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        match self.write_from(bytes, offset, false)? {
+            (_, written) if written == bytes.len() => Ok(()),
+            _ => Err(Errno::NOSPC.into()),
+        }
     }
 
     /// Reads from the position on, and moves it.
@@ -92,10 +112,7 @@ impl WeirFile {
 
     /// [`write_at`](WeirFile::write_at) the position, which moves behind what was written.
     pub fn write(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut position = self.position();
-        let (end, written) = self.write_from(bytes, *position)?;
-        *position = end;
-        Ok(written)
+        Ok(self.write_and_tell_end(bytes, None)?.1)
     }
 
     /// Moves the position, and returns it.
@@ -144,6 +161,14 @@ impl WeirFile {
         Ok(self.volume.drop_privileges(self.ino)?)
     }
 
+    /// Whether the caller may use the file so.
+    ///
+    /// # Errors
+    /// EACCES.
+    pub fn ensure_access(&self, wanted: Access) -> io::Result<()> {
+        Ok(self.volume.caller.ensure_may(wanted, &self.metadata()?)?)
+    }
+
     /// Sets the permission bits.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
         Ok(self.volume.set_mode(&self.volume.attributes(self.ino)?, mode)?)
@@ -179,12 +204,15 @@ impl WeirFile {
         Ok(self.volume.remove_xattr(&self.metadata()?, name)?)
     }
 
-    /// Writes at `offset`, or at the end of an appending file. Returns where the written bytes end, and their number.
-    fn write_from(&self, bytes: &[u8], offset: u64) -> Result<(u64, usize), Errno> {
+    fn appends(&self) -> bool {
+        self.flags().contains(OFlags::APPEND)
+    }
+
+    /// Writes at `offset`, or at the end of the file. Returns where the written bytes end, and their number.
+    fn write_from(&self, bytes: &[u8], offset: u64, appends: bool) -> Result<(u64, usize), Errno> {
         self.ensure_is(Access::WRITE_OK)?;
         let flags = self.flags();
         let volume = &self.volume;
-        let appends = flags.contains(OFlags::APPEND);
         let extends = appends || offset.saturating_add(bytes.len() as u64) > self.size()?;
         let turn = extends.then(|| volume.take_append_turn());
         let begin = if appends { self.size()? } else { offset };

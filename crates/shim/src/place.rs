@@ -9,19 +9,31 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use weir_library::Directory;
+use weir_library::{Directory, Ino};
 
 /// The component of a path behind which the volume begins.
 const MARKER: &[u8] = b"@@";
 
 static WORKING_DIRECTORY: ArcSwapOption<WorkingDirectory> = ArcSwapOption::const_empty();
 
-/// The program's working directory, while it is in the volume.
+/// The program's working directory, while it is in the volume. The kernel's is a removed one meanwhile: a relative path
+/// that the shim does not see leads nowhere.
 pub(crate) struct WorkingDirectory {
     /// Its path in the volume.
     pub(crate) path: Vec<u8>,
+    pub(crate) ino: Ino,
     /// Its path for the program, with the marker.
     pub(crate) shown: Vec<u8>,
+    /// The working directory before, of the machine.
+    pub(crate) outside: Vec<u8>,
+}
+
+impl WorkingDirectory {
+    /// Refuses a directory that was moved or removed: another one may have its path now.
+    fn ensure_in_place(&self) -> io::Result<()> {
+        let found = session::get()?.root().metadata(OsStr::from_bytes(&self.path))?;
+        if found.ino == self.ino { Ok(()) } else { Err(Errno::NOENT.into()) }
+    }
 }
 
 /// A path of the volume.
@@ -85,7 +97,7 @@ pub(crate) fn find(directory: c_int, path: *const c_char) -> Option<io::Result<P
     }
     if directory == libc::AT_FDCWD {
         let working = WORKING_DIRECTORY.load_full()?;
-        return Some(Place::of_root(joined(&working.path, path)));
+        return Some(working.ensure_in_place().and_then(|()| Place::of_root(joined(&working.path, path))));
     }
     Some(descriptors::get(directory)?.and_then(|open| {
         let start = Directory::of(&open.file)?;

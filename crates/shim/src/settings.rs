@@ -1,6 +1,7 @@
 //! The settings that `weir run` passes in the environment.
 
-use std::os::fd::OwnedFd;
+use rustix::fs::Stat;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +14,9 @@ static EXPLAINS: AtomicU32 = AtomicU32::new(0);
 
 /// A copy of standard error, for `--explain`.
 static MESSAGES: OnceLock<OwnedFd> = OnceLock::new();
-/// The lowest number of this copy.
+/// What standard error was when the program began.
+static STANDARD_ERROR: OnceLock<Stat> = OnceLock::new();
+/// The lowest number of the copy.
 const MESSAGES_MIN: i32 = 400;
 
 /// The store of the program.
@@ -30,11 +33,15 @@ pub(crate) fn read() {
         options.volume = volume;
     }
     options.volatile_buffer = std::env::var_os("WEIR_RUN_VOLATILE_BUFFER").is_some();
+    if let Ok(stat) = rustix::fs::fstat(rustix::stdio::stderr()) {
+        STANDARD_ERROR.get_or_init(|| stat);
+    }
     let explained = std::env::var("WEIR_RUN_EXPLAIN").ok().and_then(|pid| pid.parse().ok());
     EXPLAINS.store(explained.unwrap_or_default(), Ordering::Relaxed);
     if explained.is_some() {
         // Coreutils close their standard error before we print.
         if let Ok(copy) = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), MESSAGES_MIN) {
+            crate::descriptors::set_own(copy.as_raw_fd(), true);
             MESSAGES.get_or_init(|| copy);
         }
     }
@@ -56,12 +63,21 @@ pub(crate) fn get() -> Option<&'static RunSettings> {
     SETTINGS.get()
 }
 
+/// Whether standard error is what it was when the program began: the program may have put a file with data there.
+fn has_standard_error() -> bool {
+    let now = rustix::fs::fstat(rustix::stdio::stderr());
+    STANDARD_ERROR
+        .get()
+        .is_some_and(|then| now.is_ok_and(|now| (now.st_dev, now.st_ino) == (then.st_dev, then.st_ino)))
+}
+
 /// Tells the user something, on standard error.
 pub(crate) fn say(what: &str) {
     let line = format!("weir run: {what}\n");
     // Nobody is left to tell if this fails.
     let _ = match MESSAGES.get() {
         Some(copy) => rustix::io::write(copy, line.as_bytes()),
-        None => rustix::io::write(rustix::stdio::stderr(), line.as_bytes()),
+        None if has_standard_error() => rustix::io::write(rustix::stdio::stderr(), line.as_bytes()),
+        None => return,
     };
 }

@@ -7,30 +7,44 @@ use crate::calls::bytes::{read_to, write_from};
 use crate::calls::descriptors::open_place;
 use crate::descriptors::{self, OpenFile, real_close};
 use crate::place;
-use crate::symbol::{Answer, symbols};
+use crate::symbol::{Answer, always_inside, symbols};
 use rustix::io::Errno;
 use std::ffi::{c_char, c_int, c_void};
 use std::io::{self, SeekFrom};
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use weir_library::OFlags;
 
 type File = *mut c_void;
 
 symbols! {
-    fopen(path: *const c_char, mode: *const c_char) -> File = open_stream(path, mode);
-    fopen64(path: *const c_char, mode: *const c_char) -> File = open_stream(path, mode);
+    fopen(path: *const c_char, mode: *const c_char) -> File [after: note_number] = open_stream(path, mode);
+    fopen64(path: *const c_char, mode: *const c_char) -> File [after: note_number] = open_stream(path, mode);
     fdopen(fd: c_int, mode: *const c_char) -> File = place::on(fd, |open| {
-        let (_, mode) = mode_of(mode)?;
+        let (flags, mode) = mode_of(mode)?;
+        let (asked, opened) = (flags & libc::O_ACCMODE, open.file.flags().bits() as c_int & libc::O_ACCMODE);
+        if asked != opened && opened != libc::O_RDWR {
+            return Err(Errno::INVAL.into());
+        }
+        if flags & libc::O_APPEND != 0 {
+            open.file.set_flags(open.file.flags() | OFlags::APPEND);
+        }
         make_stream(fd, open.clone(), mode)
     });
-    freopen(path: *const c_char, mode: *const c_char, stream: File) -> File = { let _ = (mode, stream); refuse(path) };
-    freopen64(path: *const c_char, mode: *const c_char, stream: File) -> File = { let _ = (mode, stream); refuse(path) };
-    fclose(stream: File) -> c_int = { forget(stream); None };
+    freopen(path: *const c_char, mode: *const c_char, stream: File) -> File = { let _ = mode; refuse_to_reopen(path, stream) };
+    freopen64(path: *const c_char, mode: *const c_char, stream: File) -> File = { let _ = mode; refuse_to_reopen(path, stream) };
+    fclose(stream: File) -> c_int = {
+        if !forget(stream) {
+            // The C library closes the number itself, which may stand for a file of the store by `dup2`.
+            descriptors::remove(number_of(stream));
+        }
+        None
+    };
 }
 
-/// The most open streams that are flushed at the end of the process.
-const STREAMS_MAX: usize = 1024;
+/// The most open streams: no more than there are numbers.
+const STREAMS_MAX: usize = descriptors::SLOTS;
 /// Where glibc's `FILE` has its descriptor's number: behind its flags, eleven pointers into buffers, and two more.
 const FILENO_AT: usize = 112;
 
@@ -42,6 +56,7 @@ static STREAMS_END: AtomicUsize = AtomicUsize::new(0);
 unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: CookieFunctions) -> File;
     fn fflush(stream: File) -> c_int;
+    fn fileno(stream: File) -> c_int;
 }
 
 #[repr(C)]
@@ -122,7 +137,6 @@ fn has_known_layout() -> bool {
         static stdin: File;
         static stdout: File;
         static stderr: File;
-        fn fileno(stream: File) -> c_int;
     }
     // SAFETY: the streams of the C library are larger than the place that is read.
     unsafe {
@@ -133,8 +147,30 @@ fn has_known_layout() -> bool {
     }
 }
 
-fn refuse(path: *const c_char) -> Answer<File> {
-    place::at(libc::AT_FDCWD, path, |_| Err(Errno::OPNOTSUPP.into()))
+/// The number of an open stream.
+fn number_of(stream: File) -> c_int {
+    // SAFETY: the program passes an open stream. The function keeps `errno` if the stream has a number.
+    if stream.is_null() { -1 } else { unsafe { fileno(stream) } }
+}
+
+/// Notes the number of a stream that the C library has opened.
+fn note_number(stream: File) {
+    if !stream.is_null() {
+        descriptors::note_replaced(number_of(stream));
+    }
+}
+
+/// The C library knows only how to reopen its own files.
+fn refuse_to_reopen(path: *const c_char, stream: File) -> Answer<File> {
+    let refused = |_: &place::Place| Err(Errno::OPNOTSUPP.into());
+    if is_known(stream) {
+        return Some(Err(Errno::OPNOTSUPP.into()));
+    }
+    let answer = place::at(libc::AT_FDCWD, path, refused);
+    if answer.is_none() {
+        descriptors::remove(number_of(stream));
+    }
+    answer
 }
 
 fn remember(stream: File) {
@@ -146,10 +182,19 @@ fn remember(stream: File) {
     }
 }
 
-fn forget(stream: File) {
-    for place in &STREAMS[..STREAMS_END.load(Ordering::Acquire)] {
-        let _ = place.compare_exchange(stream, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
-    }
+/// Whether a stream is on a file of the store.
+fn is_known(stream: File) -> bool {
+    let known = &STREAMS[..STREAMS_END.load(Ordering::Acquire)];
+    !stream.is_null() && known.iter().any(|place| place.load(Ordering::Acquire) == stream)
+}
+
+/// Removes a stream from the list; `false` if it is not there.
+fn forget(stream: File) -> bool {
+    let known = &STREAMS[..STREAMS_END.load(Ordering::Acquire)];
+    !stream.is_null()
+        && known.iter().any(|place| {
+            place.compare_exchange(stream, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
 }
 
 /// Writes out what the program's streams on the store hold.
@@ -172,7 +217,8 @@ pub(crate) fn forget_of_parent() {
 fn answer<T>(cookie: *mut c_void, failed: T, operation: impl FnOnce(&StreamCookie) -> io::Result<T>) -> T {
     // SAFETY: the C library passes the cookie of the stream, until it has closed it.
     let cookie = unsafe { &*cookie.cast::<StreamCookie>() };
-    let result = cookie.open.ensure_own().and_then(|()| {
+    let result = always_inside(|| {
+        cookie.open.ensure_own()?;
         let operation = std::panic::AssertUnwindSafe(|| operation(cookie));
         std::panic::catch_unwind(operation).unwrap_or_else(|_| Err(Errno::IO.into()))
     });
@@ -210,11 +256,13 @@ unsafe extern "C" fn seek(cookie: *mut c_void, offset: *mut i64, whence: c_int) 
 unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     // SAFETY: made by `make_stream`, and the C library calls this once.
     let cookie = unsafe { Box::from_raw(cookie.cast::<StreamCookie>()) };
-    descriptors::remove(cookie.fd);
-    let result = real_close(cookie.fd);
-    if cookie.open.ensure_own().is_err() {
-        // It is the parent's: see `descriptors::forget_of_parent`.
-        let _ = ManuallyDrop::new(cookie);
-    }
-    result
+    always_inside(|| {
+        descriptors::remove(cookie.fd);
+        let result = real_close(cookie.fd);
+        if cookie.open.ensure_own().is_err() {
+            // It is the parent's: see `descriptors::forget_of_parent`.
+            let _ = ManuallyDrop::new(cookie);
+        }
+        result
+    })
 }

@@ -130,6 +130,22 @@ pub(crate) fn inside(body: impl FnOnce()) {
     }
 }
 
+/// Runs `body`, which the C library calls, as a part of the shim.
+pub(crate) fn always_inside<T>(body: impl FnOnce() -> T) -> T {
+    let was_inside = INSIDE.replace(true);
+    let result = body();
+    INSIDE.set(was_inside);
+    result
+}
+
+/// Runs a function of the program, or one that calls such: the calls in it are served.
+pub(crate) fn outside<T>(body: impl FnOnce() -> T) -> T {
+    let was_inside = INSIDE.replace(false);
+    let result = body();
+    INSIDE.set(was_inside);
+    result
+}
+
 fn errno() -> c_int {
     // SAFETY: the address of this thread's `errno` is valid while the thread runs.
     unsafe { *libc::__errno_location() }
@@ -173,8 +189,12 @@ impl<T> FailureValue for *mut T {
 ///
 /// The C functions with `...` are defined with the arguments that they can have: on x86-64 and AArch64, integers and
 /// pointers are passed alike.
+///
+/// What stands in brackets happens to calls that are passed on, in a signal handler too, so it may only use atomic
+/// variables. `[before: ...]` is an `Option` of the result; with a result the call is not passed on. `[after: ...]` is a
+/// function that sees the C library's result.
 macro_rules! symbols {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $body:expr;)*) => {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty $([before: $before:expr])? $([after: $after:expr])? = $body:expr;)*) => {
         /// The symbols of this module.
         pub(crate) static SYMBOLS: &[&crate::symbol::Symbol] = &[$(&next::$name),*];
 
@@ -195,20 +215,25 @@ macro_rules! symbols {
             // A test is no place for the symbol: it would serve the test itself.
             #[cfg_attr(not(test), unsafe(no_mangle))]
             #[cfg_attr(test, allow(dead_code))]
-            unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+            pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
                 if let Some(answer) = next::$name.serve(|| $body) {
                     return answer;
                 }
+                $(if let Some(answer) = $before {
+                    return answer;
+                })?
                 let next = next::$name.next();
                 if next.is_null() {
                     crate::symbol::set_errno(libc::ENOSYS);
                     return <$ret as crate::symbol::FailureValue>::FAILED;
                 }
                 // SAFETY: the symbol has this type in the C library, and the arguments are the program's.
-                unsafe {
+                let result = unsafe {
                     let next: unsafe extern "C" fn($($ty),*) -> $ret = std::mem::transmute(next);
                     next($($arg),*)
-                }
+                };
+                $($after(result);)?
+                result
             }
         )*
     };

@@ -42,9 +42,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), WeirError> {
     let (name, arguments) = args.command.split_first().expect("clap asks for a command");
     let program = find_program(name)?;
     ensure_loads_shim(&program, SCRIPTS_MAX)?;
+    let shim = find_shim()?;
+    if shim.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {
+        let why = "cannot be preloaded, because its path has a space or a colon";
+        return Err(WeirError::CannotServe { program: shim, why });
+    }
     let mut command = Command::new(&program);
     command.arg0(name).args(arguments);
-    command.env(PRELOAD_VARIABLE, preloaded(&find_shim()?));
+    command.env(PRELOAD_VARIABLE, preloaded(&shim));
     command.env("WEIR_RUN_STORE", &media.name).env("WEIR_RUN_VOLUME", &args.volume);
     command.env_remove("WEIR_RUN_EXPLAIN").env_remove("WEIR_RUN_VOLATILE_BUFFER");
     if args.explain {
@@ -109,6 +114,10 @@ fn ensure_loads_shim(program: &Path, scripts_left: u32) -> Result<(), WeirError>
     let found = file.metadata().map_err(cannot_run)?;
     if changes_user(&found) {
         return refused("runs as another user (setuid, setgid), so that the loader ignores LD_PRELOAD");
+    }
+    let capabilities = rustix::fs::getxattr(program, "security.capability", &mut [0_u8; 64]);
+    if capabilities.is_ok() {
+        return refused("has capabilities (setcap), so that the loader ignores LD_PRELOAD");
     }
     if !head.starts_with(&elf::ELFMAG) {
         // Perhaps a script for the shell: the kernel says so.

@@ -42,10 +42,10 @@ symbols! {
         let _ = mask;
         of_place_or_file(at, path, flags, |found| fill_statx(into, found))
     };
-    access(path: Path, mode: c_int) -> c_int = access_at(CWD, path, mode);
-    eaccess(path: Path, mode: c_int) -> c_int = access_at(CWD, path, mode);
-    euidaccess(path: Path, mode: c_int) -> c_int = access_at(CWD, path, mode);
-    faccessat(at: c_int, path: Path, mode: c_int, flags: c_int) -> c_int = { let _ = flags; access_at(at, path, mode) };
+    access(path: Path, mode: c_int) -> c_int = access_at(CWD, path, mode, 0);
+    eaccess(path: Path, mode: c_int) -> c_int = access_at(CWD, path, mode, 0);
+    euidaccess(path: Path, mode: c_int) -> c_int = access_at(CWD, path, mode, 0);
+    faccessat(at: c_int, path: Path, mode: c_int, flags: c_int) -> c_int = access_at(at, path, mode, flags);
 
     chmod(path: Path, mode: c_uint) -> c_int = chmod_at(CWD, path, mode, 0);
     lchmod(path: Path, mode: c_uint) -> c_int = chmod_at(CWD, path, mode, NOFOLLOW);
@@ -222,12 +222,18 @@ fn fill_statx(into: *mut libc::statx, found: &FileAttributes) -> io::Result<c_in
     put(into, statx)
 }
 
-fn access_at(at: c_int, path: Path, mode: c_int) -> Answer<c_int> {
+fn access_at(at: c_int, path: Path, mode: c_int, flags: c_int) -> Answer<c_int> {
+    let wanted = access_of(mode);
+    if flags & libc::AT_EMPTY_PATH != 0 && is_empty(path) {
+        return place::on(at, |open| open.file.ensure_access(wanted).map(|()| 0));
+    }
     place::at(at, path, |place| {
-        if access_of(mode) == Access::EXISTS {
-            place.start().metadata(place.path())?;
+        if wanted != Access::EXISTS {
+            place.start().ensure_access(place.path(), wanted)?;
+        } else if flags & NOFOLLOW != 0 {
+            place.start().link_metadata(place.path())?;
         } else {
-            place.start().ensure_access(place.path(), access_of(mode))?;
+            place.start().metadata(place.path())?;
         }
         Ok(0)
     })

@@ -7,7 +7,7 @@ use crate::{descriptors, mappings};
 use rustix::io::Errno;
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::io::{self, SeekFrom};
-use weir_library::{FallocateMode, OFlags, SeekWhence, SizePolicy};
+use weir_library::{FallocateMode, SeekWhence, SizePolicy};
 
 symbols! {
     read(fd: c_int, into: *mut c_void, count: usize) -> isize = place::on(fd, |open| read_to(open, into, count));
@@ -25,29 +25,23 @@ symbols! {
     write(fd: c_int, from: *const c_void, count: usize) -> isize = place::on(fd, |open| write_from(open, from, count));
     pwrite(fd: c_int, from: *const c_void, count: usize, at: i64) -> isize = place::on(fd, |open| write_at(open, from, count, at));
     pwrite64(fd: c_int, from: *const c_void, count: usize, at: i64) -> isize = place::on(fd, |open| write_at(open, from, count, at));
-    readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize = place::on(fd, |open| {
-        in_parts(parts, count, |base, length, _| read_to(open, base, length))
-    });
-    writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize = place::on(fd, |open| {
-        in_parts(parts, count, |base, length, _| write_from(open, base, length))
-    });
-    preadv(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> isize = read_parts(fd, parts, count, at);
-    preadv64(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> isize = read_parts(fd, parts, count, at);
+    readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize = read_parts(fd, parts, count, None, 0);
+    writev(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize = write_parts(fd, parts, count, None, 0);
+    preadv(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> isize = read_parts(fd, parts, count, Some(at), 0);
+    preadv64(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> isize = read_parts(fd, parts, count, Some(at), 0);
     preadv2(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, flags: c_int) -> isize = {
-        let _ = flags;
-        read_parts(fd, parts, count, at)
+        read_parts(fd, parts, count, Some(at).filter(|&at| at != -1), flags)
     };
     preadv64v2(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, flags: c_int) -> isize = {
-        let _ = flags;
-        read_parts(fd, parts, count, at)
+        read_parts(fd, parts, count, Some(at).filter(|&at| at != -1), flags)
     };
-    pwritev(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> isize = write_parts(fd, parts, count, at, 0);
-    pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> isize = write_parts(fd, parts, count, at, 0);
+    pwritev(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> isize = write_parts(fd, parts, count, Some(at), 0);
+    pwritev64(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> isize = write_parts(fd, parts, count, Some(at), 0);
     pwritev2(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, flags: c_int) -> isize = {
-        write_parts(fd, parts, count, at, flags)
+        write_parts(fd, parts, count, Some(at).filter(|&at| at != -1), flags)
     };
     pwritev64v2(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, flags: c_int) -> isize = {
-        write_parts(fd, parts, count, at, flags)
+        write_parts(fd, parts, count, Some(at).filter(|&at| at != -1), flags)
     };
     lseek(fd: c_int, offset: i64, whence: c_int) -> i64 = place::on(fd, |open| seek(open, offset, whence));
     lseek64(fd: c_int, offset: i64, whence: c_int) -> i64 = place::on(fd, |open| seek(open, offset, whence));
@@ -119,69 +113,87 @@ fn read_at(open: &OpenFile, into: *mut c_void, count: usize, at: i64) -> io::Res
 }
 
 pub(crate) fn write_from(open: &OpenFile, from: *const c_void, count: usize) -> io::Result<isize> {
-    let bytes = source(from, count)?;
-    let written = open.file.write(bytes)?;
-    if mappings::any() {
-        let end = open.file.seek(SeekFrom::Current(0))?;
-        mappings::note_write(open.file.ino(), &bytes[..written], end - written as u64);
-    }
-    Ok(written as isize)
+    write_bytes(open, source(from, count)?, None)
 }
 
 fn write_at(open: &OpenFile, from: *const c_void, count: usize, at: i64) -> io::Result<isize> {
-    let (bytes, mut at) = (source(from, count)?, offset_of(at)?);
-    let written = open.file.write_at(bytes, at)?;
-    if mappings::any() {
-        if open.file.flags().contains(OFlags::APPEND) {
-            at = open.file.metadata()?.size.saturating_sub(written as u64);
-        }
-        mappings::note_write(open.file.ino(), &bytes[..written], at);
-    }
+    write_bytes(open, source(from, count)?, Some(offset_of(at)?))
+}
+
+fn write_bytes(open: &OpenFile, bytes: &[u8], at: Option<u64>) -> io::Result<isize> {
+    let change = mappings::begin_change_of(open.file.ino());
+    let (end, written) = open.file.write_and_tell_end(bytes, at)?;
+    change.wrote(open.file.ino(), &bytes[..written], end - written as u64);
     Ok(written as isize)
 }
 
-/// Moves the bytes of all parts, until one of them is moved in part.
-fn in_parts(
-    parts: *const libc::iovec,
-    count: c_int,
-    mut operation: impl FnMut(*mut c_void, usize, usize) -> io::Result<isize>,
-) -> io::Result<isize> {
+/// The parts of the program's buffer, without empty ones, and their length together.
+fn parts_of(parts: *const libc::iovec, count: c_int) -> io::Result<(Vec<libc::iovec>, usize)> {
     if !(0..=libc::UIO_MAXIOV).contains(&count) || (parts.is_null() && count > 0) {
         return Err(Errno::INVAL.into());
     }
-    let mut total = 0;
-    for index in 0..count as usize {
-        // SAFETY: the program passes `count` parts.
-        let part = unsafe { *parts.add(index) };
-        match operation(part.iov_base, part.iov_len, total) {
-            Ok(moved) => {
-                total += moved as usize;
-                if (moved as usize) < part.iov_len {
-                    break;
-                }
-            }
-            Err(error) if total == 0 => return Err(error),
-            Err(_) => break,
-        }
-    }
-    Ok(total as isize)
+    // SAFETY: the program passes `count` parts.
+    let parts = (0..count as usize).map(|index| unsafe { *parts.add(index) });
+    let parts: Vec<libc::iovec> = parts.filter(|part| part.iov_len > 0).collect();
+    let total = parts.iter().try_fold(0_usize, |total, part| total.checked_add(part.iov_len));
+    Ok((parts, total.filter(|&total| total <= isize::MAX as usize).ok_or(Errno::INVAL)?))
 }
 
-fn read_parts(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64) -> Answer<isize> {
+/// Reads all parts by one read: those of other threads at the same position come before or after all of it.
+fn read_parts(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    at: Option<i64>,
+    flags: c_int,
+) -> Answer<isize> {
     place::on(fd, |open| {
-        in_parts(parts, count, |base, length, done| match at {
-            -1 => read_to(open, base, length),
-            _ => read_at(open, base, length, at.saturating_add(done as i64)),
-        })
+        let (parts, total) = parts_of(parts, count)?;
+        if flags & !libc::RWF_HIPRI != 0 {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let read_once = |into, length| match at {
+            None => read_to(open, into, length),
+            Some(at) => read_at(open, into, length, at),
+        };
+        if let [part] = parts[..] {
+            return read_once(part.iov_base, part.iov_len);
+        }
+        let mut bytes = vec![0_u8; total];
+        let read = read_once(bytes.as_mut_ptr().cast(), total)?;
+        let mut rest = &bytes[..read as usize];
+        for part in parts {
+            let (now, later) = rest.split_at(rest.len().min(part.iov_len));
+            target(part.iov_base, now.len())?.copy_from_slice(now);
+            rest = later;
+        }
+        Ok(read)
     })
 }
 
-fn write_parts(fd: c_int, parts: *const libc::iovec, count: c_int, at: i64, flags: c_int) -> Answer<isize> {
+/// Writes all parts by one write, which no other thread's tears apart.
+fn write_parts(
+    fd: c_int,
+    parts: *const libc::iovec,
+    count: c_int,
+    at: Option<i64>,
+    flags: c_int,
+) -> Answer<isize> {
     place::on(fd, |open| {
-        let written = in_parts(parts, count, |base, length, done| match at {
-            -1 => write_from(open, base, length),
-            _ => write_at(open, base, length, at.saturating_add(done as i64)),
-        })?;
+        let (parts, total) = parts_of(parts, count)?;
+        if flags & !(libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_HIPRI) != 0 {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let at = at.map(offset_of).transpose()?;
+        let written = if let [part] = parts[..] {
+            write_bytes(open, source(part.iov_base, part.iov_len)?, at)?
+        } else {
+            let mut bytes = Vec::with_capacity(total);
+            for part in parts {
+                bytes.extend_from_slice(source(part.iov_base, part.iov_len)?);
+            }
+            write_bytes(open, &bytes, at)?
+        };
         if flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0 {
             open.file.sync_data()?;
         }
@@ -206,14 +218,18 @@ fn seek(open: &OpenFile, offset: i64, whence: c_int) -> io::Result<i64> {
 }
 
 fn set_size(open: &OpenFile, size: i64) -> io::Result<c_int> {
+    let change = mappings::begin_change();
     open.file.set_len(offset_of(size)?)?;
-    mappings::truncate(open.file.ino(), size as u64);
+    change.set_size(open.file.ino(), size as u64);
     Ok(0)
 }
 
 fn truncate_at(place: &place::Place, size: i64) -> io::Result<c_int> {
-    place.start().truncate(place.path(), offset_of(size)?)?;
-    mappings::truncate(place.start().metadata(place.path())?.ino, size as u64);
+    let size = offset_of(size)?;
+    let change = mappings::begin_change();
+    let ino = place.start().metadata(place.path())?.ino;
+    place.start().truncate(place.path(), size)?;
+    change.set_size(ino, size);
     Ok(0)
 }
 
@@ -226,9 +242,11 @@ fn allocate(open: &OpenFile, mode: c_int, at: i64, length: i64) -> io::Result<c_
     };
     let size = if mode & libc::FALLOC_FL_KEEP_SIZE == 0 { SizePolicy::Grow } else { SizePolicy::Keep };
     let length = u64::try_from(length).ok().filter(|&length| length > 0).ok_or(Errno::INVAL)?;
+    let at = offset_of(at)?;
     mappings::write_back(open.file.ino());
-    open.file.allocate(what, (offset_of(at)?, length), size)?;
-    mappings::refresh(open.file.ino());
+    let change = mappings::begin_change();
+    open.file.allocate(what, (at, length), size)?;
+    change.changed(open.file.ino(), at, length);
     Ok(0)
 }
 
@@ -242,44 +260,71 @@ fn refuse_either(one: c_int, other: c_int, errno: Errno) -> Answer<isize> {
     Some(weirs.and(Err(errno.into())))
 }
 
-/// Copies through a buffer, whichever of the two is weir's.
+/// One end of a copy, which is weir's if there is an open file.
+struct CopyEnd {
+    fd: c_int,
+    open: Option<std::sync::Arc<OpenFile>>,
+}
+
+impl CopyEnd {
+    fn read(&self, into: *mut c_void, length: usize, at: Option<i64>) -> io::Result<isize> {
+        let fd = self.fd;
+        match (&self.open, at) {
+            (Some(open), None) => read_to(open, into, length),
+            (Some(open), Some(at)) => read_at(open, into, length, at),
+            (None, None) => {
+                real(pass_on!(next::read, (fd, into, length), (c_int, *mut c_void, usize) -> isize))
+            }
+            (None, Some(at)) => real(
+                pass_on!(next::pread64, (fd, into, length, at), (c_int, *mut c_void, usize, i64) -> isize),
+            ),
+        }
+    }
+
+    fn write(&self, from: *const c_void, length: usize) -> io::Result<isize> {
+        let fd = self.fd;
+        match &self.open {
+            Some(open) => write_from(open, from, length),
+            None => real(pass_on!(next::write, (fd, from, length), (c_int, *const c_void, usize) -> isize)),
+        }
+    }
+
+    fn seek(&self, by: i64) -> io::Result<i64> {
+        match &self.open {
+            Some(open) => Ok(open.file.seek(SeekFrom::Current(by))? as i64),
+            None => {
+                let moved =
+                    pass_on!(next::lseek64, (self.fd, by, libc::SEEK_CUR), (c_int, i64, c_int) -> i64);
+                if moved < 0 { Err(io::Error::last_os_error()) } else { Ok(moved) }
+            }
+        }
+    }
+}
+
+/// Copies through a buffer, whichever of the two is weir's. The position of the source moves by what was written.
 fn send_file(out: c_int, from: c_int, at: *mut i64, count: usize) -> Answer<isize> {
     let (target, source) = (descriptors::get(out), descriptors::get(from));
     if target.is_none() && source.is_none() {
         return None;
     }
     let copy = || -> io::Result<isize> {
-        let (target, source) = (target.transpose()?, source.transpose()?);
-        let mut buffer = vec![0; count.min(SEND_MAX)];
+        let target = CopyEnd { fd: out, open: target.transpose()? };
+        let source = CopyEnd { fd: from, open: source.transpose()? };
+        let mut buffer = vec![0_u8; count.min(SEND_MAX)];
         // SAFETY: `at` is null, or points to an offset of the program.
         let begin = unsafe { at.as_ref().copied() };
-        let (into, length) = (buffer.as_mut_ptr().cast::<c_void>(), buffer.len());
-        let read = match (&source, begin) {
-            (Some(source), None) => read_to(source, into, length)?,
-            (Some(source), Some(at)) => read_at(source, into, length, at)?,
-            (None, None) => {
-                real(pass_on!(next::read, (from, into, length), (c_int, *mut c_void, usize) -> isize))?
-            }
-            (None, Some(at)) => real(
-                pass_on!(next::pread64, (from, into, length, at), (c_int, *mut c_void, usize, i64) -> isize),
-            )?,
-        };
-        let bytes = buffer.as_ptr().cast::<c_void>();
-        let written = match &target {
-            Some(target) => write_from(target, bytes, read as usize)?,
-            None => real(
-                pass_on!(next::write, (out, bytes, read as usize), (c_int, *const c_void, usize) -> isize),
-            )?,
-        };
-        match (begin, &source) {
+        let read = source.read(buffer.as_mut_ptr().cast(), buffer.len(), begin)?;
+        let result = target.write(buffer.as_ptr().cast(), read as usize);
+        let written = *result.as_ref().unwrap_or(&0);
+        match begin {
             // SAFETY: as above.
-            (Some(begin), _) => unsafe { *at = begin + written as i64 },
-            (None, Some(source)) if written < read => {
-                source.file.seek(SeekFrom::Current((written - read) as i64))?;
+            Some(begin) => unsafe { *at = begin + written as i64 },
+            None if written < read => {
+                source.seek((written - read) as i64)?;
             }
-            _ => {}
+            None => {}
         }
-        Ok(written)
+        result
     };
     Some(copy())
 }

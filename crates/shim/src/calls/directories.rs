@@ -7,7 +7,7 @@ use crate::descriptors::{self, OpenFile, real_close};
 use crate::place;
 use crate::symbol::{Answer, symbols};
 use rustix::io::Errno;
-use std::ffi::{c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::null_mut;
@@ -55,7 +55,7 @@ const ENTRIES_AT_ONCE: usize = 256;
 const OWN_ENTRIES: u64 = 2;
 
 #[repr(C)]
-struct WeirListing {
+pub(crate) struct WeirListing {
     fd: c_int,
     mark: u32,
     open: Arc<OpenFile>,
@@ -66,12 +66,29 @@ struct WeirListing {
 }
 
 impl WeirListing {
-    fn begin(fd: c_int, open: Arc<OpenFile>) -> io::Result<*mut c_void> {
+    fn of(fd: c_int, open: Arc<OpenFile>) -> io::Result<WeirListing> {
         Directory::of(&open.file)?;
         // SAFETY: an entry has only numbers.
         let entry = unsafe { std::mem::zeroed() };
-        let listing = WeirListing { fd, mark: MARK, open, position: 0, read: Vec::new().into_iter(), entry };
-        Ok(Box::into_raw(Box::new(listing)).cast())
+        Ok(WeirListing { fd, mark: MARK, open, position: 0, read: Vec::new().into_iter(), entry })
+    }
+
+    fn begin(fd: c_int, open: Arc<OpenFile>) -> io::Result<*mut c_void> {
+        Ok(Box::into_raw(Box::new(WeirListing::of(fd, open)?)).cast())
+    }
+
+    /// Calls `use_it` with each entry of a directory, without a descriptor.
+    pub(crate) fn each_of(
+        place: &place::Place,
+        mut use_it: impl FnMut(&libc::dirent64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+        let opened = super::descriptors::open_place(place, flags, 0)?;
+        let mut listing = WeirListing::of(-1, OpenFile::new(opened, place.full.clone()))?;
+        while listing.advance()? {
+            use_it(&listing.entry)?;
+        }
+        Ok(())
     }
 
     fn go_to(&mut self, position: u64) {
@@ -112,6 +129,12 @@ impl WeirListing {
         }
         self.entry.d_name[length] = 0;
     }
+}
+
+/// The name of an entry.
+pub(crate) fn name_of(entry: &libc::dirent64) -> &[u8] {
+    // SAFETY: `put` has ended the name with a zero byte.
+    unsafe { CStr::from_ptr(entry.d_name.as_ptr()) }.to_bytes()
 }
 
 fn is_listing(listing: *mut c_void) -> bool {

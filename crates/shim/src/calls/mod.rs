@@ -6,3 +6,4 @@ pub(crate) mod descriptors;
 pub(crate) mod directories;
 pub(crate) mod names;
 pub(crate) mod processes;
+pub(crate) mod walks;

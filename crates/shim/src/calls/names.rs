@@ -3,12 +3,12 @@
 use crate::place::{self, Place, WorkingDirectory};
 use crate::symbol::{Answer, pass_on, symbols};
 use rustix::io::Errno;
-use std::ffi::{CString, OsStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::ptr::null_mut;
-use weir_library::{FileKind, IfExists};
+use weir_library::{Access, FileKind, IfExists, Ino};
 
 symbols! {
     mkdir(path: *const c_char, mode: c_uint) -> c_int = make_directory(CWD, path, mode);
@@ -25,10 +25,9 @@ symbols! {
     renameat2(old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_uint) -> c_int = {
         move_name((old_at, old), (new_at, new), flags)
     };
-    link(old: *const c_char, new: *const c_char) -> c_int = add_name((CWD, old), (CWD, new));
+    link(old: *const c_char, new: *const c_char) -> c_int = add_name((CWD, old), (CWD, new), 0);
     linkat(old_at: c_int, old: *const c_char, new_at: c_int, new: *const c_char, flags: c_int) -> c_int = {
-        let _ = flags;
-        add_name((old_at, old), (new_at, new))
+        add_name((old_at, old), (new_at, new), flags)
     };
     symlink(target: *const c_char, path: *const c_char) -> c_int = make_link(target, CWD, path);
     symlinkat(target: *const c_char, at: c_int, path: *const c_char) -> c_int = make_link(target, at, path);
@@ -48,17 +47,17 @@ symbols! {
     mknodat(at: c_int, path: *const c_char, mode: c_uint, device: u64) -> c_int = make_node(at, path, mode, device);
     chdir(path: *const c_char) -> c_int = change_directory(path);
     fchdir(fd: c_int) -> c_int = match crate::descriptors::get(fd) {
-        Some(open) => Some(open.and_then(|open| enter(b"", &open.path))),
-        None => {
-            place::set_working_directory(None);
-            None
-        }
+        Some(open) => Some(open.and_then(|open| enter(b"", &open.path, Some(open.file.ino())))),
+        None => leave(|| pass_on!(next::fchdir, (fd), (c_int) -> c_int)),
     };
     getcwd(into: *mut c_char, size: usize) -> *mut c_char = {
         place::working_directory().map(|working| give_string(&working.shown, into, size))
     };
     __getcwd_chk(into: *mut c_char, size: usize, space: usize) -> *mut c_char = {
         place::working_directory().map(|working| give_string(&working.shown, into, size.min(space)))
+    };
+    getwd(into: *mut c_char) -> *mut c_char = {
+        place::working_directory().map(|working| give_string(&working.shown, into, libc::PATH_MAX as usize))
     };
     get_current_dir_name() -> *mut c_char = place::working_directory().map(|working| give_string(&working.shown, null_mut(), 0));
 }
@@ -94,12 +93,11 @@ fn move_name(old: (c_int, *const c_char), new: (c_int, *const c_char), flags: c_
     }))
 }
 
-fn add_name(old: (c_int, *const c_char), new: (c_int, *const c_char)) -> Answer<c_int> {
+fn add_name(old: (c_int, *const c_char), new: (c_int, *const c_char), flags: c_int) -> Answer<c_int> {
     let places = place::both(old, new)?;
-    // Of open directories too, so both are named from the root.
+    let follows = flags & libc::AT_SYMLINK_FOLLOW != 0;
     Some(places.and_then(|(old, new)| {
-        let of_root = |place: &Place| std::path::PathBuf::from(OsStr::from_bytes(&place.full));
-        old.start().add_name(of_root(&old), of_root(&new)).map(|()| 0)
+        old.start().add_name_to((old.start(), old.path()), (new.start(), new.path()), follows).map(|()| 0)
     }))
 }
 
@@ -112,6 +110,9 @@ fn make_link(target: *const c_char, at: c_int, path: *const c_char) -> Answer<c_
 
 fn read_link(at: c_int, path: *const c_char, into: *mut c_char, size: usize) -> Answer<isize> {
     place::at(at, path, |place| {
+        if size == 0 {
+            return Err(Errno::INVAL.into());
+        }
         let target = place.start().read_link(place.path())?.into_os_string().into_vec();
         let length = target.len().min(size);
         // SAFETY: the program passes a buffer of `size` bytes.
@@ -164,6 +165,8 @@ fn without_links(path: &[u8], links: u32) -> io::Result<Vec<u8>> {
         match *name {
             b"." => continue,
             b".." => {
+                // What is before it must be a directory.
+                root.root().metadata(Path::new(OsStr::from_bytes(&[&real, &b"/."[..]].concat())))?;
                 let end = real.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
                 real.truncate(end);
                 continue;
@@ -192,22 +195,33 @@ fn without_links(path: &[u8], links: u32) -> io::Result<Vec<u8>> {
 
 /// The absolute path with the marker, for a path of the program that begins with `before`.
 fn shown_path(before: &[u8], inner: &[u8]) -> io::Result<Vec<u8>> {
-    let outside = if before.is_empty() { b".".to_vec() } else { before.to_vec() };
-    let outside = CString::new(outside)?;
-    let real =
-        pass_on!(next::realpath, (outside.as_ptr(), null_mut()), (*const c_char, *mut c_char) -> *mut c_char);
-    if real.is_null() {
-        return Err(io::Error::last_os_error());
-    }
-    let mut shown = place::bytes_of(real).unwrap_or_default().to_vec();
-    // SAFETY: `realpath` has allocated the string, and nobody else has it.
-    unsafe { libc::free(real.cast()) };
+    let mut shown = match place::working_directory() {
+        Some(working) if !before.starts_with(b"/") => {
+            real_path_outside(&[&working.outside, &b"/"[..], before].concat())?
+        }
+        _ if before.is_empty() => real_path_outside(b".")?,
+        _ => real_path_outside(before)?,
+    };
     if !shown.ends_with(b"/") {
         shown.push(b'/');
     }
     shown.extend_from_slice(b"@@");
     shown.extend_from_slice(inner);
     Ok(shown)
+}
+
+/// The machine's path without links, `.` and `..`.
+fn real_path_outside(path: &[u8]) -> io::Result<Vec<u8>> {
+    let path = CString::new(path)?;
+    let real =
+        pass_on!(next::realpath, (path.as_ptr(), null_mut()), (*const c_char, *mut c_char) -> *mut c_char);
+    if real.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    let found = place::bytes_of(real).unwrap_or_default().to_vec();
+    // SAFETY: `realpath` has allocated the string, and nobody else has it.
+    unsafe { libc::free(real.cast()) };
+    Ok(found)
 }
 
 /// `inner` behind the marker of another shown path.
@@ -245,24 +259,68 @@ fn give_string(string: &[u8], into: *mut c_char, size: usize) -> io::Result<*mut
 fn change_directory(path: *const c_char) -> Answer<c_int> {
     let before = place::bytes_of(path).and_then(place::split_at_marker).map(|(before, _)| before.to_vec());
     match place::find(CWD, path) {
-        Some(place) => Some(place.and_then(|place| enter(&before.unwrap_or_default(), &place.full))),
-        None => {
-            // The kernel's own working directory has not changed meanwhile.
-            place::set_working_directory(None);
-            None
-        }
+        Some(place) => Some(place.and_then(|place| enter(&before.unwrap_or_default(), &place.full, None))),
+        None => leave(|| pass_on!(next::chdir, (path), (*const c_char) -> c_int)),
     }
 }
 
-fn enter(before: &[u8], path: &[u8]) -> io::Result<c_int> {
+/// Leaves the volume for a directory of the machine, unless that fails.
+fn leave(change: impl FnOnce() -> c_int) -> Answer<c_int> {
+    place::working_directory()?;
+    if change() != 0 {
+        return Some(Err(io::Error::last_os_error()));
+    }
+    place::set_working_directory(None);
+    Some(Ok(0))
+}
+
+/// Enters a directory of the volume, which is the one with the number `ino`, if that is known.
+fn enter(before: &[u8], path: &[u8], ino: Option<Ino>) -> io::Result<c_int> {
     let session = crate::session::get()?;
     let found = session.root().metadata(Path::new(OsStr::from_bytes(path)))?;
+    if ino.is_some_and(|ino| ino != found.ino) {
+        // It was moved, and another one has its path now.
+        return Err(Errno::NOENT.into());
+    }
     if found.kind != FileKind::Directory {
         return Err(Errno::NOTDIR.into());
     }
+    session.root().ensure_access(Path::new(OsStr::from_bytes(path)), Access::EXEC_OK)?;
     let inner = without_links(path, 0)?;
     let shown = shown_path(before, &inner)?;
+    let outside = match place::working_directory() {
+        Some(working) => working.outside.clone(),
+        None => {
+            let outside = real_path_outside(b".")?;
+            enter_nowhere()?;
+            outside
+        }
+    };
     let path = if inner.is_empty() { b"/".to_vec() } else { inner };
-    place::set_working_directory(Some(WorkingDirectory { path, shown }));
+    place::set_working_directory(Some(WorkingDirectory { path, ino: found.ino, shown, outside }));
     Ok(0)
+}
+
+/// Makes an empty directory that is removed already the kernel's working directory.
+fn enter_nowhere() -> io::Result<()> {
+    let places = [std::env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
+    let mut result = Err(Errno::NOENT.into());
+    for place in places {
+        let template = place.join("weir-XXXXXX").into_os_string().into_vec();
+        let mut template = CString::new(template)?.into_bytes_with_nul();
+        // SAFETY: the template ends with six marks and a zero byte. We are inside, so that this is the C library's function.
+        let made = unsafe { libc::mkdtemp(template.as_mut_ptr().cast()) };
+        if made.is_null() {
+            result = Err(io::Error::last_os_error());
+            continue;
+        }
+        let changed = rustix::process::chdir(CStr::from_bytes_with_nul(&template).unwrap_or(c"/"));
+        // An empty directory that stays behind harms nobody.
+        let _ = rustix::fs::rmdir(CStr::from_bytes_with_nul(&template).unwrap_or(c""));
+        result = changed.map_err(io::Error::from);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
 }

@@ -3,5 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod files;
+mod imports;
+mod misuse;
 mod owners;
 mod run;

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use weir_library::{Weir, WeirOptions};
 
 /// The library that cargo has built for this test: beside the program, or beside the test.
-fn shim() -> PathBuf {
+pub(crate) fn shim() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_weir"));
     let test = std::env::current_exe().expect("a test has a path");
     let places =
@@ -19,7 +19,7 @@ fn shim() -> PathBuf {
 }
 
 /// The program and its arguments, on the sandbox's store. Its working directory is the sandbox.
-fn run_in<S: AsRef<OsStr>>(sandbox: &Sandbox, command: impl IntoIterator<Item = S>) -> Command {
+pub(crate) fn run_in<S: AsRef<OsStr>>(sandbox: &Sandbox, command: impl IntoIterator<Item = S>) -> Command {
     run_with(sandbox, &[], command)
 }
 
@@ -51,9 +51,14 @@ fn sorted_below(directory: &str, lines: &str) -> Vec<String> {
     found
 }
 
-fn has_program(name: &str) -> bool {
+/// Whether this machine has a program. On one that must mount, as in CI, it must have all.
+pub(crate) fn has_program(name: &str) -> bool {
     let found = Command::new("sh").args(["-c", &format!("command -v {name}")]).output().expect("a shell");
     if !found.status.success() {
+        assert!(
+            std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_none(),
+            "there is no {name}: scripts/install-test-tools"
+        );
         eprintln!("skipped: this machine has no {name}");
     }
     found.status.success()
@@ -317,6 +322,16 @@ fn what_the_library_cannot_serve_is_refused_before_it_starts() {
     fs::write(&other, changed).unwrap();
     fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
     assert_says(&fails(&mut run_in(&sandbox, [&other])), "another C library");
+    let spaced = sandbox.path("a shim.so");
+    fs::copy(shim(), &spaced).unwrap();
+    assert_says(&fails(run_in(&sandbox, ["true"]).env("WEIR_SHIM", &spaced)), "a space or a colon");
+    if has_program("setcap") && rustix::process::geteuid().is_root() {
+        let capable = sandbox.path("capable");
+        fs::copy("/bin/true", &capable).unwrap();
+        if Command::new("setcap").arg("cap_net_raw+ep").arg(&capable).status().unwrap().success() {
+            assert_says(&fails(&mut run_in(&sandbox, [&capable])), "has capabilities");
+        }
+    }
     let nothing = sandbox.path("nothing");
     let mut without_store = weir();
     without_store.args(["run", "--store"]).arg(&nothing).args(["--", "true"]);
