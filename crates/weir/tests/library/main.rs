@@ -1,7 +1,10 @@
 //! weir in a program's own threads, beside the command.
 
+mod c;
 #[path = "../common/mod.rs"]
 mod common;
 mod files;
+mod opening;
 mod owners;
+mod python;
 mod run;
