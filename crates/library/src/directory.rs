@@ -1,7 +1,7 @@
 //! Names: the operations that take a path.
 
 use crate::file::WeirFile;
-use crate::open_volume::{OpenVolume, wait, wait_for_media};
+use crate::open_volume::{OpenVolume, wait};
 use crate::path::{LastLink, ResolvedPath};
 use fs::{FileAttributes, FileKind, FsUsage, IfExists, Ino, SetAttributes, SetTime, SetXattrMode};
 use rustix::fs::{Access, OFlags};
@@ -196,13 +196,7 @@ impl Directory {
         }
         self.volume.caller.ensure_may_remove(&place.parent, &found)?;
         let name = place.own_name(Errno::ISDIR)?;
-        let (fs, parent) = (&self.volume.fs, place.parent.ino);
-        if self.volume.is_among_synced(found.ino) {
-            // Its removal is synced, too.
-            wait_for_media(|done| fs.unlink(parent, name, done))?;
-        } else {
-            wait(|done| fs.unlink(parent, name, done))?;
-        }
+        wait(|done| self.volume.fs.unlink(place.parent.ino, name, done))?;
         self.volume.note_removal(found.ino);
         Ok(())
     }
@@ -389,7 +383,7 @@ impl Directory {
 
     /// Makes the names in all directories durable.
     pub fn sync(&self) -> io::Result<()> {
-        Ok(wait_for_media(|done| self.volume.fs.sync_names(done))?)
+        Ok(wait(|done| self.volume.fs.sync_names(done))?)
     }
 
     /// The directory's number.

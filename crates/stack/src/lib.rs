@@ -1,5 +1,4 @@
 #![doc = include_str!("../README.md")]
-mod errno;
 mod error;
 mod find_buffer;
 mod media;

@@ -1,12 +1,9 @@
 //! weir in a program's own threads, beside the command.
 
-mod c;
 #[path = "../common/mod.rs"]
 mod common;
 mod files;
 mod imports;
 mod misuse;
-mod opening;
 mod owners;
-mod python;
 mod run;
