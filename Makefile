@@ -3,7 +3,7 @@
 # `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills, `make streams` kills it under files
 # that are streamed, for ten minutes.
 
-.PHONY: clones databases demo library-kills load streams test
+.PHONY: clones databases demo footprints library-kills load streams test
 
 demo:
 	scripts/demo
@@ -55,3 +55,8 @@ ROUNDS ?= 1000
 library-kills:
 	scripts/install-test-tools sqlite3 /usr/bin/python3
 	WEIR_TESTS_KILLS=$(ROUNDS) cargo test --package weir --package weir-shim --test library -- --nocapture when_killed
+
+# Whether single operations touch no more code and memory than before, on the machine on which the bounds were counted.
+footprints:
+	scripts/install-test-tools valgrind
+	cargo test --package weir-bench --test small -- --ignored footprints

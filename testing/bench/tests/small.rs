@@ -290,7 +290,10 @@ fn overwrites_of_a_nearly_full_store_cost_no_more_than_cleaning_oldest_first() {
     assert!(fullest["written"]["data"].as_f64() > Some(1.0), "nothing was cleaned: {fullest}");
 }
 
+/// Not a part of `make test`: what the compiler puts into one function, and how the processor copies, moves the counts of code
+/// by a tenth from machine to machine.
 #[test]
+#[ignore = "counts depend on the machine: make footprints"]
 fn footprints_stay_within_their_gates() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let page = directory.path().join("footprint.html");
