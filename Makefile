@@ -59,4 +59,4 @@ library-kills:
 # Whether single operations touch no more code and memory than before, on the machine on which the bounds were counted.
 footprints:
 	scripts/install-test-tools valgrind
-	cargo test --package weir-bench --test small -- --ignored footprints
+	WEIR_TESTS_FOOTPRINTS=1 cargo test --package weir-bench --test small -- footprints
