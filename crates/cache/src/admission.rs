@@ -390,7 +390,8 @@ impl AdmissionControl {
         if buffer.open_bytes() > UNWRITTEN_BYTES_MAX {
             return AdmissionDecision::Wait(WaitCause::Commit);
         }
-        let lacks_buffer = self.lacks_buffer(log, pages, space, cost.claim, cost.origin.class, buffer_bytes);
+        let reserved = log.reserved_bytes(pages, space);
+        let lacks_buffer = self.lacks_buffer(buffer_bytes, reserved, cost.claim, cost.origin.class);
         space.admission.needs_write_back = lacks_buffer || crowded;
         if space.admission.needs_write_back {
             let lacking = if lacks_buffer { WaitCause::BufferSpace } else { WaitCause::DirtyMemory };
@@ -407,16 +408,9 @@ impl AdmissionControl {
         }
     }
 
-    /// Whether the buffer lacks space for an operation of this claim and class that appends `bytes` bytes.
-    fn lacks_buffer(
-        &self,
-        log: &CacheLog,
-        pages: &PageTable,
-        space: &CacheSpace,
-        claim: SpaceClaim,
-        class: RequestClass,
-        bytes: u64,
-    ) -> bool {
+    /// Whether the buffer lacks space for an operation of this claim and class that appends `bytes` bytes, beside
+    /// the `reserved` bytes of others.
+    fn lacks_buffer(&self, bytes: u64, reserved: u64, claim: SpaceClaim, class: RequestClass) -> bool {
         let buffer = self.shared.buffer();
         // Log space that an operation leaves; relogging leaves 2/32.
         let thirty_seconds = match (claim, class) {
@@ -426,25 +420,19 @@ impl AdmissionControl {
             (SpaceClaim::Data, _) => 5,
         };
         let kept = buffer.capacity_bytes() / 32 * thirty_seconds;
-        let free = buffer.free_bytes().saturating_sub(log.reserved_bytes(pages, space));
-        free < bytes + kept
+        buffer.free_bytes().saturating_sub(reserved) < bytes + kept
     }
 
     /// Whether a transaction that needs space in the buffer alone, for one record of `bytes` bytes of data, may
     /// be appended now: it would not wait, and nothing waits that it must not pass.
-    pub(crate) fn may_append_now(
-        &self,
-        log: &CacheLog,
-        pages: &PageTable,
-        space: &CacheSpace,
-        class: RequestClass,
-        bytes: u64,
-    ) -> bool {
+    pub(crate) fn may_append_now(&self, view: &AdmissionView<'_>, class: RequestClass, bytes: u64) -> bool {
+        let AdmissionView { space, pages, log, .. } = view;
+        let reserved = log.reserved_bytes(pages, space);
         log.failed().is_none()
             && !log.is_stopping()
             && !space.admission.any_waiting()
             && self.shared.buffer().open_bytes() <= UNWRITTEN_BYTES_MAX
-            && !self.lacks_buffer(log, pages, space, SpaceClaim::Data, class, buffer::footprint(1, bytes))
+            && !self.lacks_buffer(buffer::footprint(1, bytes), reserved, SpaceClaim::Data, class)
     }
 
     /// Decides about an operation for which write-back must make the space that is `lacking`.

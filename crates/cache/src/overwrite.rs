@@ -23,18 +23,22 @@ impl TransactionApplier {
             return false;
         }
         let mut state = self.shared.state();
-        if state.refuses_changes || !state.writable.contains(&object.volume) {
+        if state.refuses_changes
+            || !state.writable.contains(&object.volume)
+            || !self.admission.may_append_now(&state.for_admission(), origin.class, bytes.len() as u64)
+        {
             return false;
         }
-        let is_whole_page = bytes.len() == BLOCK_BYTES;
-        let CacheState { pages, log, space, streams, counters, .. } = &mut *state;
-        let is_stream = is_whole_page
-            && !origin.logs_at_once
-            && streams.note_write(object, offset, bytes.len() as u64, self.shared.bypass_after());
-        if is_stream || !self.admission.may_append_now(log, pages, space, origin.class, bytes.len() as u64) {
-            return false;
-        }
+        let CacheState { pages, log, streams, counters, .. } = &mut *state;
         let Some(entry) = pages.overwritable(&PageKey { object, page }) else { return false };
+        let is_whole_page = bytes.len() == BLOCK_BYTES;
+        // A whole page of a stream bypasses the buffer.
+        if is_whole_page
+            && !origin.logs_at_once
+            && streams.note_write(object, offset, bytes.len() as u64, self.shared.bypass_after())
+        {
+            return false;
+        }
         let compared = if bytes.len() >= COMPARED_BYTES_MIN { entry.logged_bytes() } else { None };
         let (start, bytes) = match compared {
             Some(before) => differing_bytes(before, start, bytes),
