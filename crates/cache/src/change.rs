@@ -247,9 +247,9 @@ pub(crate) struct TransactionRecords<'a> {
     pub(crate) records: SmallVec<[LogRecord<'a>; 4]>,
     /// The bytes of each `Bypassed` record, in order: the buffer does not get them.
     pub(crate) bypassing: SmallVec<[&'a [u8]; 2]>,
-    /// What the records of whole pages of files take in the log.
+    /// Bytes in the log of the records that write whole pages of files.
     pub(crate) whole_page_bytes: u64,
-    /// What the records of parts of such pages take in the log.
+    /// Bytes in the log of the records that write parts of such pages.
     pub(crate) part_of_page_bytes: u64,
 }
 
@@ -351,8 +351,8 @@ fn write_records<'a>(
     }
 }
 
-/// The part of `bytes`, which are written from `start` on, that differs from the page `before`: its start in the page,
-/// and its bytes.
+/// `bytes` are to be written from `start` on into the page `before`. Returns the part that differs from what the page has:
+/// its start in the page, and its bytes.
 pub(crate) fn differing_bytes<'a>(before: &Page, start: usize, bytes: &'a [u8]) -> (usize, &'a [u8]) {
     let differing = differing_range(&before.0[start..start + bytes.len()], bytes);
     (start + differing.start, &bytes[differing])

@@ -413,7 +413,7 @@ impl PageTable {
         near.filter(|(_, entry)| entry.is_dirty()).map(|(key, _)| key)
     }
 
-    /// Dirty deltas among the `looks` pages of the object from `key` on. None if `key` itself is whole.
+    /// Dirty deltas among the `looks` pages of the object from `key` on. Returns none if the page `key` is whole.
     pub(crate) fn deltas_after(&self, key: PageKey, looks: usize) -> impl Iterator<Item = PageKey> + '_ {
         let is_dirty_delta = |entry: &CachedPage| entry.is_dirty() && !entry.is_whole();
         let looks = if self.get(&key).is_some_and(is_dirty_delta) { looks } else { 0 };

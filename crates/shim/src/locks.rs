@@ -1,7 +1,7 @@
 //! Locks of open files: `flock`, and `fcntl` with `F_OFD_SETLK`.
 //!
-//! They belong to what `open` has made, which duplicated descriptors share. Only one process has the store, but its threads
-//! may exclude each other by such locks. Those of the process (`F_SETLK`) never conflict within it.
+//! They belong to the open file, which duplicated descriptors share. Only one process has the store, but its threads
+//! may exclude each other by such locks. Locks of the whole process (`F_SETLK`) always succeed: there is no other process.
 
 use crate::descriptors::OpenFile;
 use rustix::io::Errno;
@@ -51,7 +51,7 @@ impl HeldLock {
             && other.begin < self.end
     }
 
-    /// What is left of this lock beside the range of `other`, which the same holder changes.
+    /// The parts of this lock before and behind `other`, if both have the same holder; else all of it.
     fn beside(self, other: &HeldLock) -> [HeldLock; 2] {
         if (self.kind, self.ino, self.holder) != (other.kind, other.ino, other.holder) {
             return [self, HeldLock { end: self.begin, ..self }];

@@ -4,8 +4,8 @@
 //! one for each file of the store, so that all mappings of a file have the same bytes. Its changes are written to the store
 //! before the file is read, synced or closed, at `msync` and `munmap`, each second, and at the end of the process.
 //!
-//! Beside the memory lies what was last seen in it ([`FileInMemory::known`]). Only bytes that differ from that are written,
-//! so that a mapping never undoes what another thread writes to the same page by a call.
+//! A copy of the memory has the bytes that the file is known to have, too ([`FileInMemory::known`]). Only bytes that differ
+//! from the copy are written, so that a mapping never undoes what another thread writes to the same page by a call.
 
 use crate::descriptors::{OpenFile, OwnDescriptor};
 use crate::place;
@@ -88,7 +88,7 @@ struct Mappings {
 /// The bytes of a file that is mapped, or that was and could not be written back.
 struct FileInMemory {
     memory: OwnDescriptor,
-    /// What the memory and the file both had when they were last compared.
+    /// The file's bytes, as they were last read or written.
     known: Vec<u8>,
     /// Through which changes are written; `None` while no mapping can change the file.
     writable: Option<Arc<OpenFile>>,
@@ -541,7 +541,7 @@ pub(crate) fn begin_change() -> FileChange {
     FileChange(any().then(lock))
 }
 
-/// Begins a change of one file: those of others go on if it is not mapped.
+/// Begins a change of one file. If that file is not mapped, the changes of other files need not wait for it.
 pub(crate) fn begin_change_of(ino: Ino) -> FileChange {
     let is_mapped = |guard: &MutexGuard<'_, Option<Mappings>>| {
         guard.as_ref().is_some_and(|mappings| mappings.files.contains_key(&ino.0))
@@ -580,8 +580,8 @@ impl FileChange {
     }
 }
 
-/// Writes back the files of a range, and forgets what lies in it. What could not be written stays in memory for the file's
-/// next sync.
+/// Writes back the files that are mapped in a range, and forgets these mappings. Bytes that could not be written stay in
+/// memory until the file's next sync.
 fn unmap(begin: usize, length: usize) {
     if !any() && !ANY_PRIVATE.load(Ordering::Acquire) {
         return;

@@ -14,7 +14,7 @@ static EXPLAINS: AtomicU32 = AtomicU32::new(0);
 
 /// A copy of standard error, for `--explain`.
 static MESSAGES: OnceLock<OwnedFd> = OnceLock::new();
-/// What standard error was when the program began.
+/// The file that was standard error when the program began.
 static STANDARD_ERROR: OnceLock<Stat> = OnceLock::new();
 /// The lowest number of the copy.
 const MESSAGES_MIN: i32 = 400;

@@ -117,7 +117,7 @@ fn make_stream(fd: c_int, open: Arc<OpenFile>, mode: &[u8]) -> io::Result<File> 
     // SAFETY: the mode ends with a zero byte, and the functions take the cookie until `close` frees it.
     let stream = unsafe { fopencookie(cookie.cast(), simple.as_ptr().cast(), functions) };
     if stream.is_null() {
-        // SAFETY: made above, and nobody else has it.
+        // SAFETY: the cookie was made above, and no stream has it.
         drop(unsafe { Box::from_raw(cookie) });
         return Err(Errno::NOMEM.into());
     }

@@ -190,7 +190,7 @@ impl<T> FailureValue for *mut T {
 /// The C functions with `...` are defined with the arguments that they can have: on x86-64 and AArch64, integers and
 /// pointers are passed alike.
 ///
-/// What stands in brackets happens to calls that are passed on, in a signal handler too, so it may only use atomic
+/// The parts in brackets run for calls that are passed on. They may run in a signal handler, so they use only atomic
 /// variables. `[before: ...]` is an `Option` of the result; with a result the call is not passed on. `[after: ...]` is a
 /// function that sees the C library's result.
 macro_rules! symbols {

@@ -30,7 +30,7 @@ impl FsState {
 
     /// The object of a file in which a write of these bytes at the time `now` changes nothing but them, if they
     /// replace bytes of a page that is not stored yet: the file is as long already, and the times of its last
-    /// change are `now`. Such a page is charged.
+    /// change are `now`. The charge counts such a page already.
     pub(crate) fn object_changed_in_place(&self, ino: Ino, bytes: Range<u64>, now: i64) -> Option<ObjectId> {
         let (slot, inode) = self.find_file(ino).ok()?;
         let times = self.inode_times(slot).ok()?;

@@ -66,7 +66,7 @@ symbols! {
     });
     isatty(fd: c_int) -> u32 = place::on(fd, |_| Err(Errno::NOTTY.into()));
     flock(fd: c_int, operation: c_int) -> c_int = place::on(fd, |open| locks::lock_whole(open, operation));
-    // These are the process's. Only one process has the store, so nobody else can hold one.
+    // A lock of the whole process: no other process has the store, so it is always free.
     lockf(fd: c_int, command: c_int, length: i64) -> c_int = place::on(fd, |_| { let _ = (command, length); Ok(0) });
     lockf64(fd: c_int, command: c_int, length: i64) -> c_int = place::on(fd, |_| { let _ = (command, length); Ok(0) });
     fsync(fd: c_int) -> c_int = place::on(fd, |open| sync_file(open));

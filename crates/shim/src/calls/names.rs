@@ -219,7 +219,7 @@ fn real_path_outside(path: &[u8]) -> io::Result<Vec<u8>> {
         return Err(io::Error::last_os_error());
     }
     let found = place::bytes_of(real).unwrap_or_default().to_vec();
-    // SAFETY: `realpath` has allocated the string, and nobody else has it.
+    // SAFETY: `realpath` has allocated the string for this call.
     unsafe { libc::free(real.cast()) };
     Ok(found)
 }

@@ -158,7 +158,7 @@ enum Visitor {
     Simple(SimpleVisit),
 }
 
-/// What a visited name is: the numbers of `ftw.h`.
+/// The kind of a visited name, with its number in `ftw.h`.
 #[derive(Clone, Copy)]
 enum VisitedKind {
     File = 0,
@@ -203,7 +203,7 @@ impl Walk {
         self.flags & FTW_ACTIONRETVAL != 0
     }
 
-    /// Visits what has the path, and what is below it. A result other than 0 ends the walk.
+    /// Visits the file or directory at the path, and a directory's whole tree. A result other than 0 ends the walk.
     fn visit_tree(&mut self, path: &[u8], level: c_int) -> io::Result<c_int> {
         let name = CString::new(path)?;
         // SAFETY: attributes are plain numbers.

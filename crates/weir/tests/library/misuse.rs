@@ -43,7 +43,7 @@ fn run_case(case: &str, wanted: i32) -> Option<Sandbox> {
     Some(sandbox)
 }
 
-/// What a file of the store has after the program's end.
+/// The content of a file of the store, read after the program's end.
 #[track_caller]
 fn content(sandbox: &Sandbox, path: &str) -> String {
     let opened = Weir::open(&sandbox.store(), &WeirOptions::default()).unwrap();
