@@ -8,16 +8,11 @@
 demo:
 	scripts/demo
 
-# One build for the checks, all tests and the simulator: by itself, the simulator asks for fewer features of some dependencies
-# than the workspace does, and the stack would be compiled a second time.
-SIMULATOR = $${CARGO_TARGET_DIR:-target}/debug/weir-simulator
+# The build comes first, because `cargo xtask` alone asks for fewer features of some dependencies than the workspace does.
 test:
 	scripts/install-test-tools
 	cargo build --workspace --all-targets
 	cargo xtask check
-	$(SIMULATOR) --seeds 5 --operations 20000 --crashes 500
-	$(SIMULATOR) --exhaust 3 --programs 150
-	scripts/fuzz 2
 
 # How long the clients of `make load` run: make load MINUTES=5
 MINUTES ?= 60

@@ -1,59 +1,105 @@
 //! Runs all checks that must pass before a review, in the order in which they fail fastest.
 
-use std::process::Command;
+use crate::test_programs::{self, Executable};
+use std::process::{Command, Output};
 
 /// A command to run.
 struct Step {
-    name: &'static str,
-    arguments: &'static [&'static str],
-    /// Flags for rustdoc, which takes none from cargo.
-    rustdoc_flags: Option<&'static str>,
+    name: String,
+    command: Command,
 }
 
-const STEPS: [Step; 4] = [
-    Step { name: "formatting", arguments: &["fmt", "--all", "--check"], rustdoc_flags: None },
-    Step {
-        name: "lints",
-        arguments: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
-        rustdoc_flags: None,
-    },
-    Step { name: "tests", arguments: &["test", "--workspace"], rustdoc_flags: None },
-    Step {
-        name: "documentation",
-        arguments: &["doc", "--workspace", "--no-deps", "--document-private-items"],
-        rustdoc_flags: Some("-D warnings"),
-    },
-];
-
-/// Runs all checks, tidiness first; `false` at the first that fails.
+/// Runs the checks up to the first that fails, and says how to repeat that one alone. Whether all passed.
 pub(crate) fn command() -> bool {
-    if !crate::tidy::command() {
+    if !crate::tidy::command() || !run_shown(Step::cargo("formatting", "fmt --all --check")) {
         return false;
     }
-    STEPS.iter().all(|step| {
-        eprintln!("checking {}: cargo {}", step.name, step.arguments.join(" "));
-        let passed = run(step);
-        if !passed {
-            eprintln!("error: {} failed; repeat with: cargo {}", step.name, step.arguments.join(" "));
-        }
-        passed
+    let Some(executables) = test_programs::build() else { return false };
+    let (waiting, computing): (Vec<_>, Vec<_>) =
+        executables.iter().filter(|program| program.has_tests).partition(|program| program.mounts());
+    let mut computing: Vec<Step> = computing.into_iter().map(Step::tests).collect();
+    computing.extend(other_checks(&executables));
+    // Tests of mounts wait for disks and for each other most of their time: the processors are for the others.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| waiting.into_iter().map(Step::tests).all(run));
+        let computed = computing.into_iter().all(run);
+        waiting.join().expect("a step does not panic") && computed
     })
 }
 
-fn run(step: &Step) -> bool {
-    // Cargo sets this variable for the programs that it runs.
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(step.arguments);
-    if let Some(flags) = step.rustdoc_flags {
-        command.env("RUSTDOCFLAGS", flags);
+/// What else takes the processors.
+fn other_checks(executables: &[Executable]) -> Vec<Step> {
+    let simulator = executables.iter().find(|program| program.name == "weir-simulator" && !program.has_tests);
+    let simulator = &simulator.expect("the workspace has a simulator").path;
+    let mut documentation =
+        Step::cargo("documentation", "doc --workspace --no-deps --document-private-items");
+    // rustdoc takes no flags from cargo.
+    documentation.command.env("RUSTDOCFLAGS", "-D warnings");
+    let mut fuzz_targets = Step::new("fuzz targets", "scripts/fuzz", "2");
+    // Two seconds each are for the examples and what is next to them; compiling is what takes time.
+    fuzz_targets.command.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
+    vec![
+        Step::cargo("examples of the documentation", "test --workspace --doc"),
+        Step::new("simulator", simulator, "--seeds 5 --operations 20000 --crashes 500"),
+        Step::new("short programs", simulator, "--exhaust 3 --programs 150"),
+        fuzz_targets,
+        Step::cargo("lints", "clippy --workspace --all-targets -- -D warnings"),
+        documentation,
+    ]
+}
+
+impl Step {
+    fn new(name: &str, program: impl AsRef<std::ffi::OsStr>, arguments: &str) -> Self {
+        let mut command = Command::new(program);
+        command.args(arguments.split(' '));
+        Step { name: name.to_owned(), command }
     }
-    match command.status() {
-        Ok(status) => status.success(),
-        Err(error) => {
-            eprintln!("error: cargo cannot be started: {error}");
-            false
-        }
+
+    fn cargo(name: &str, arguments: &str) -> Self {
+        Step::new(name, test_programs::cargo(), arguments)
+    }
+
+    /// The tests of one program, where `cargo test` would run them.
+    fn tests(program: &Executable) -> Self {
+        let mut command = Command::new(&program.path);
+        command.current_dir(&program.package);
+        Step { name: format!("tests {} of {}", program.name, program.package.display()), command }
+    }
+}
+
+/// Runs a step, beside others, and shows what it said once it has ended.
+fn run(mut step: Step) -> bool {
+    let outcome = step.command.output();
+    eprintln!("checked {}: {}", step.name, line(&step.command));
+    if let Ok(Output { stdout, stderr, .. }) = &outcome {
+        eprint!("{}{}", String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr));
+    }
+    passed(&step, outcome.map(|output| output.status))
+}
+
+/// Runs a step that has the terminal for itself.
+fn run_shown(mut step: Step) -> bool {
+    eprintln!("checking {}: {}", step.name, line(&step.command));
+    let outcome = step.command.status();
+    passed(&step, outcome)
+}
+
+fn passed(step: &Step, outcome: std::io::Result<std::process::ExitStatus>) -> bool {
+    match outcome {
+        Ok(status) if status.success() => return true,
+        Ok(_) => eprintln!("error: {} failed; repeat with: {}", step.name, line(&step.command)),
+        Err(error) => eprintln!("error: {} cannot be started: {error}", line(&step.command)),
+    }
+    false
+}
+
+/// The command as one types it.
+fn line(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    match command.get_current_dir() {
+        Some(directory) => format!("(cd {} && {line})", directory.display()),
+        None => line,
     }
 }
 
@@ -62,9 +108,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_that_fails_fails_the_check() {
-        let step = |arguments| Step { name: "a step", arguments, rustdoc_flags: None };
-        assert!(run(&step(&["--version"])));
-        assert!(!run(&step(&["no-such-command"])));
+    fn a_step_that_fails_or_does_not_start_fails_the_check() {
+        for run in [run, run_shown] {
+            assert!(run(Step::cargo("a step", "--version")));
+            assert!(!run(Step::cargo("a step", "no-such-command")));
+            assert!(!run(Step::new("a step", "/no/such/program", "")));
+        }
+    }
+
+    #[test]
+    fn a_step_is_shown_as_one_types_it() {
+        assert_eq!(line(&Step::new("a step", "scripts/fuzz", "2 fs_acl").command), "scripts/fuzz 2 fs_acl");
+        let program =
+            Executable { name: "all".into(), path: "/t/all".into(), package: "/w/p".into(), has_tests: true };
+        assert_eq!(line(&Step::tests(&program).command), "(cd /w/p && /t/all)");
     }
 }

@@ -1,6 +1,7 @@
 //! Checks of the whole project: `cargo xtask check`, `cargo xtask tidy`.
 mod check;
 mod documents;
+mod test_programs;
 mod tidy;
 
 use clap::{Parser, Subcommand};
@@ -15,7 +16,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run the gate before a review: tidy, formatting, lints, tests, documentation.
+    /// Run the gate before a review: tidy, formatting, tests, simulator, fuzz targets, lints, documentation.
     Check,
     /// Check the project's own rules about its text.
     Tidy,
