@@ -2,14 +2,24 @@
 
 use device::{BLOCK_BYTES, Page};
 use smallvec::SmallVec;
+use std::num::NonZeroU32;
 use std::ops::Range;
 use store::DeltaPiece;
 
 /// Ranges of one page: disjoint, sorted, and merged where two of one kind touch. Its memory is the number of
 /// distinct bytes that changed, not of bytes written (*Non-blocking Writes to Files*, section 3.1).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageDelta {
     runs: DeltaRuns,
+    /// Bytes that the runs hold, and one: counted at each change, because a page of metadata has hundreds of runs. Never
+    /// zero, so that an enum of deltas and pages is no larger than a delta.
+    held_bytes_and_one: NonZeroU32,
+}
+
+impl Default for PageDelta {
+    fn default() -> PageDelta {
+        PageDelta { runs: DeltaRuns::new(), held_bytes_and_one: NonZeroU32::MIN }
+    }
 }
 
 /// Most deltas have one run, which then needs no allocation.
@@ -32,6 +42,14 @@ impl DeltaRun {
         match &self.content {
             RunContent::Bytes(bytes) => bytes.len(),
             RunContent::Zeros(len) => usize::from(*len),
+        }
+    }
+
+    /// Bytes that it holds outside of itself.
+    fn held_bytes(&self) -> u32 {
+        match &self.content {
+            RunContent::Bytes(bytes) => bytes.len() as u32,
+            RunContent::Zeros(_) => 0,
         }
     }
 
@@ -70,8 +88,10 @@ impl PageDelta {
                 return old[from..from + bytes.len()].copy_from_slice(bytes);
             }
             if start + bytes.len() < next {
+                let grown = (from + bytes.len() - old.len()) as u32;
                 old.truncate(from);
-                return old.extend_from_slice(bytes);
+                old.extend_from_slice(bytes);
+                return self.count_held(grown, 0);
             }
         }
         self.insert(DeltaRun { start: start as u16, content: RunContent::Bytes(bytes.to_vec()) });
@@ -87,6 +107,7 @@ impl PageDelta {
 
     fn insert(&mut self, new: DeltaRun) {
         if self.runs.is_empty() {
+            self.count_held(new.held_bytes(), 0);
             return self.runs.push(new);
         }
         let range = new.range();
@@ -104,8 +125,19 @@ impl PageDelta {
                 push_merging(&mut merged, old.part(range.end..BLOCK_BYTES));
             }
         }
+        let held = |runs: &[DeltaRun]| runs.iter().map(DeltaRun::held_bytes).sum::<u32>();
+        self.count_held(held(&merged), held(&self.runs[first..after]));
         self.runs.drain(first..after);
         self.runs.insert_many(first, merged);
+    }
+
+    fn held_bytes(&self) -> u32 {
+        self.held_bytes_and_one.get() - 1
+    }
+
+    fn count_held(&mut self, more: u32, less: u32) {
+        let held = self.held_bytes_and_one.get() + more - less;
+        self.held_bytes_and_one = NonZeroU32::new(held).expect("no less than one");
     }
 
     /// Whether every byte of `range` is in the delta.
@@ -153,11 +185,7 @@ impl PageDelta {
 
     /// Memory that it takes, in bytes, approximately.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let held = |run: &DeltaRun| match &run.content {
-            RunContent::Bytes(bytes) => bytes.len(),
-            RunContent::Zeros(_) => 0,
-        };
-        self.runs.iter().map(|run| size_of::<DeltaRun>() + held(run)).sum()
+        self.runs.len() * size_of::<DeltaRun>() + self.held_bytes() as usize
     }
 
     /// Its ranges, in order.
@@ -219,6 +247,8 @@ mod tests {
                 }
                 prop_assert_eq!(delta.distinct_bytes(), model.iter().flatten().count());
                 prop_assert_eq!(DirtyRanges::of_delta(&delta), ranges);
+                let held: u32 = delta.runs.iter().map(DeltaRun::held_bytes).sum();
+                prop_assert_eq!(delta.held_bytes(), held);
                 for pair in delta.runs.windows(2) {
                     let touching = pair[0].range().end == pair[1].range().start;
                     prop_assert!(pair[0].range().end <= pair[1].range().start);

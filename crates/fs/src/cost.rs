@@ -23,7 +23,8 @@ const INHERITED_ACLS: TransactionCost =
 const PRIVILEGE_CHANGES: TransactionCost =
     TransactionCost { pages: 6, bytes: 2 * PAGE_BYTES + 256, records: 24, ..TransactionCost::NONE };
 
-fn plus(one: TransactionCost, other: TransactionCost) -> TransactionCost {
+/// The cost of two operations in one transaction.
+pub(crate) fn plus(one: TransactionCost, other: TransactionCost) -> TransactionCost {
     TransactionCost {
         pages: one.pages + other.pages,
         bytes: one.bytes + other.bytes,

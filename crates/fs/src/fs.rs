@@ -21,8 +21,11 @@ use crate::types::{
     SetAttributes, SetXattrMode,
 };
 use crate::xattr::{CAPABILITY, XattrChange, XattrKey, XattrOutcome};
-use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, SyncScope, TransactionCost, VolumeInUse};
-use device::{Clock, Lsn, PageNo, SharedPage, VolumeId};
+use cache::{
+    BackgroundTask, Cache, CacheError, CacheTransaction, ObjectChange, SyncScope, TransactionCost,
+    VolumeInUse,
+};
+use device::{Clock, Lsn, ObjectId, PageNo, SharedPage, VolumeId};
 use request::Origin;
 use std::ops::Range;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -539,14 +542,14 @@ impl Fs {
         self.sync_scope(SyncScope::Logged, done);
     }
 
-    fn was_synced(&self, parent: Ino, name: &[u8]) -> bool {
+    pub(crate) fn was_synced(&self, parent: Ino, name: &[u8]) -> bool {
         let state = self.core.read_state();
         let Ok(found) = state.find_name(parent, name) else { return false };
         let open_files = state.open_files.lock().expect("no panic while holding the open files");
         open_files.get(&found.slot.0).is_some_and(|open| open.synced)
     }
 
-    fn then_sync(&self, done: FsCompletion<()>) -> FsCompletion<()> {
+    pub(crate) fn then_sync(&self, done: FsCompletion<()>) -> FsCompletion<()> {
         let fs = self.clone();
         Box::new(move |removed| match removed {
             Ok(()) => fs.sync_names(done),
@@ -675,7 +678,7 @@ impl FsCore {
     }
 
     /// Like [`run_transaction`](FsCore::run_transaction), with bytes that `work` writes into a file.
-    fn run_with_bytes<T: Send + 'static>(
+    pub(crate) fn run_with_bytes<T: Send + 'static>(
         self: &Arc<FsCore>,
         bytes: Vec<u8>,
         cost: TransactionCost,
@@ -795,15 +798,46 @@ impl FsCore {
         self.run_with_bytes(bytes, cost, write, done);
     }
 
-    /// Writes the transaction's bytes into a file. If the file is sparse, counts the pages that are dirty in
-    /// memory: they are charged already.
+    /// Writes the transaction's bytes into a file.
     fn write_data(&self, tx: &mut FsTransaction<'_>, ino: Ino, offset: u64) -> Result<(), FsError> {
+        let bytes = tx.file_bytes();
+        let (object, size) = self.note_write(tx, ino, offset, bytes.len())?;
+        tx.add_data_change(ObjectChange::FileWrite { object, offset, bytes, size });
+        Ok(())
+    }
+
+    /// Writes a range of the transaction's bytes into a file. None of them bypasses the buffer.
+    pub(crate) fn write_logged(
+        &self,
+        tx: &mut FsTransaction<'_>,
+        ino: Ino,
+        offset: u64,
+        range: Range<usize>,
+    ) -> Result<(), FsError> {
+        let bytes = &tx.file_bytes()[range];
+        let (object, _) = self.note_write(tx, ino, offset, bytes.len())?;
+        tx.add_data_change(ObjectChange::Write { object, offset, bytes });
+        Ok(())
+    }
+
+    /// Makes a write's changes of the inode. Returns the file's object, and its size before. If the file is sparse,
+    /// counts the pages that are dirty in memory: they are charged already.
+    fn note_write(
+        &self,
+        tx: &mut FsTransaction<'_>,
+        ino: Ino,
+        offset: u64,
+        len: usize,
+    ) -> Result<(ObjectId, u64), FsError> {
         let (slot, inode) = tx.find_file(ino)?;
-        let pages = touched_pages(offset..offset + tx.file_bytes().len() as u64);
         let is_hole_possible = inode.is_sparse() && offset < inode.size();
-        let known =
-            if is_hole_possible { self.cache.dirty_pages(tx.data_object(slot, &inode), pages) } else { 0 };
-        tx.write_data(slot, inode, offset, known)
+        let known = if is_hole_possible {
+            self.cache.dirty_pages(tx.data_object(slot, &inode), touched_pages(offset..offset + len as u64))
+        } else {
+            0
+        };
+        let object = tx.note_write(slot, inode, offset, len, known)?;
+        Ok((object, inode.size()))
     }
 
     /// Writes one piece without waiting, without a copy of `bytes` and without a completion. `None` if that

@@ -30,6 +30,7 @@ pub use error::FsError;
 pub use format::{FILE_BYTES_MAX, INODES_MAX, LINK_BYTES_MAX, LINKS_MAX, NAME_BYTES_MAX};
 pub use fs::Fs;
 pub use ops::allocate::{FallocateMode, SeekWhence, SizePolicy};
+pub use ops::batch::{BATCH_BYTES_MAX, BATCH_CHANGES_MAX, BatchChange};
 #[cfg(feature = "planted-bugs")]
 pub use planted_bug::{FsBug, plant};
 pub use types::{

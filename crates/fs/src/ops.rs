@@ -3,6 +3,7 @@
 
 pub(crate) mod allocate;
 pub(crate) mod attributes;
+pub(crate) mod batch;
 pub(crate) mod copy_range;
 mod crash_truncate;
 pub(crate) mod create;

@@ -12,6 +12,8 @@ pub enum FsBug {
     NotUndone,
     /// A short overwrite leaves the file's times as they are, although the clock has gone on since.
     OverwriteOfAnotherTick,
+    /// A batch is two transactions.
+    BatchInTwo,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -1,5 +1,6 @@
 //! Names: the operations that take a path.
 
+use crate::batch::Batch;
 use crate::file::WeirFile;
 use crate::open_volume::{OpenVolume, wait};
 use crate::path::{LastLink, ResolvedPath};
@@ -38,6 +39,9 @@ pub struct DirectoryItem {
     /// The name.
     pub name: OsString,
 }
+
+/// A directory, and a name in it.
+type NamePlace = (Ino, Vec<u8>);
 
 impl Directory {
     pub(crate) fn root(volume: Arc<OpenVolume>) -> Directory {
@@ -184,21 +188,45 @@ impl Directory {
         Ok(())
     }
 
+    pub(crate) fn volume(&self) -> &Arc<OpenVolume> {
+        &self.volume
+    }
+
+    /// Begins changes that take effect together.
+    ///
+    /// ```no_run
+    /// # fn move_money(weir: &weir_library::Weir, from: &weir_library::WeirFile, to: &weir_library::WeirFile) -> std::io::Result<()> {
+    /// let mut batch = weir.batch();
+    /// batch.write_at(from, b"40", 0)?;
+    /// batch.write_at(to, b"60", 0)?;
+    /// batch.rename("/pending", "/done")?;
+    /// batch.apply()?;
+    /// # Ok(()) }
+    /// ```
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.clone())
+    }
+
     /// Removes a name of a file, which lives while it has another name or is open.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        let place = self.resolve(path.as_ref(), LastLink::Keep)?;
+        let ((parent, name), removed) = self.place_of_removal(path.as_ref())?;
+        wait(|done| self.volume.fs.unlink(parent, &name, done))?;
+        self.volume.note_removal(removed);
+        Ok(())
+    }
+
+    /// The directory and the name that a removal of the file at `path` takes away, and the file.
+    pub(crate) fn place_of_removal(&self, path: &Path) -> Result<(NamePlace, Ino), Errno> {
+        let place = self.resolve(path, LastLink::Keep)?;
         let found = place.found.ok_or(Errno::NOENT)?;
         if found.kind == FileKind::Directory {
-            return Err(Errno::ISDIR.into());
+            return Err(Errno::ISDIR);
         }
         if place.names_directory {
-            return Err(Errno::NOTDIR.into());
+            return Err(Errno::NOTDIR);
         }
         self.volume.caller.ensure_may_remove(&place.parent, &found)?;
-        let name = place.own_name(Errno::ISDIR)?;
-        wait(|done| self.volume.fs.unlink(place.parent.ino, name, done))?;
-        self.volume.note_removal(found.ino);
-        Ok(())
+        Ok(((place.parent.ino, place.own_name(Errno::ISDIR)?.to_vec()), found.ino))
     }
 
     /// Removes an empty directory.
@@ -228,17 +256,28 @@ impl Directory {
         (new_start, new): (&Directory, &Path),
         if_exists: IfExists,
     ) -> io::Result<()> {
+        let (from, to, replaced) = Directory::places_of_rename((old_start, old), (new_start, new))?;
+        wait(|done| self.volume.fs.rename((from.0, &from.1), (to.0, &to.1), if_exists, done))?;
+        replaced.into_iter().for_each(|replaced| self.volume.note_removal(replaced));
+        Ok(())
+    }
+
+    /// The directories and names that a rename changes, and the file that it replaces.
+    pub(crate) fn places_of_rename(
+        (old_start, old): (&Directory, &Path),
+        (new_start, new): (&Directory, &Path),
+    ) -> Result<(NamePlace, NamePlace, Option<Ino>), Errno> {
         if !Arc::ptr_eq(&old_start.volume, &new_start.volume) {
-            return Err(Errno::XDEV.into());
+            return Err(Errno::XDEV);
         }
         let from = old_start.resolve(old, LastLink::Keep)?;
         let to = new_start.resolve(new, LastLink::Keep)?;
         let moved = from.found.ok_or(Errno::NOENT)?;
         let (old_name, new_name) = (from.own_name(Errno::BUSY)?, to.own_name(Errno::BUSY)?);
         if moved.kind != FileKind::Directory && (from.names_directory || to.names_directory) {
-            return Err(Errno::NOTDIR.into());
+            return Err(Errno::NOTDIR);
         }
-        let caller = &self.volume.caller;
+        let caller = &old_start.volume.caller;
         caller.ensure_may_remove(&from.parent, &moved)?;
         match &to.found {
             Some(replaced) => caller.ensure_may_remove(&to.parent, replaced)?,
@@ -249,10 +288,7 @@ impl Directory {
             caller.ensure_may(Access::WRITE_OK, &moved)?;
         }
         let replaced = to.found.map(|replaced| replaced.ino);
-        let (from, to) = ((from.parent.ino, old_name), (to.parent.ino, new_name));
-        wait(|done| self.volume.fs.rename(from, to, if_exists, done))?;
-        replaced.into_iter().for_each(|replaced| self.volume.note_removal(replaced));
-        Ok(())
+        Ok(((from.parent.ino, old_name.to_vec()), (to.parent.ino, new_name.to_vec()), replaced))
     }
 
     /// The attributes of the file to which `path` leads.

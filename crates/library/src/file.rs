@@ -246,7 +246,7 @@ impl WeirFile {
         Ok(self.volume.attributes(self.ino)?.size)
     }
 
-    fn ensure_is(&self, access: Access) -> Result<(), Errno> {
+    pub(crate) fn ensure_is(&self, access: Access) -> Result<(), Errno> {
         if self.access.contains(access) { Ok(()) } else { Err(Errno::BADF) }
     }
 

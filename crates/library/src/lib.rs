@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+mod batch;
 mod directory;
 mod file;
 mod open_volume;
@@ -6,6 +7,7 @@ mod path;
 mod permissions;
 mod weir;
 
+pub use batch::Batch;
 pub use directory::{Directory, DirectoryItem};
 pub use file::WeirFile;
 pub use fs::{

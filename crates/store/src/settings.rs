@@ -65,19 +65,29 @@ impl StoreSettings {
     /// Encodes the record: a CRC32C of the rest, then the items.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![0; CRC_BYTES];
-        let mut put = |key: u16, value: &[u8]| {
+        self.for_each_item(|key, value| {
             bytes.extend(key.to_le_bytes());
             bytes.extend((value.len() as u16).to_le_bytes());
             bytes.extend(value);
-        };
+        });
+        let crc = crc32c::crc32c(&bytes[CRC_BYTES..]);
+        bytes[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Length of the encoded record, in bytes.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        let mut bytes = CRC_BYTES;
+        self.for_each_item(|_, value| bytes += ITEM_HEAD_BYTES + value.len());
+        bytes
+    }
+
+    fn for_each_item(&self, mut put: impl FnMut(u16, &[u8])) {
         self.buffer.iter().for_each(|id| put(BUFFER, &id.0));
         self.buffer_path.iter().filter(|place| is_path(place)).for_each(|place| put(BUFFER_PATH, place));
         self.commit_interval_ms.iter().for_each(|ms| put(COMMIT_INTERVAL_MS, &ms.to_le_bytes()));
         self.data.iter().for_each(|mode| put(DATA_MODE, &[u8::from(*mode == DataMode::Ordered)]));
         self.unknown_items.iter().for_each(|(key, value)| put(*key, value));
-        let crc = crc32c::crc32c(&bytes[CRC_BYTES..]);
-        bytes[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
-        bytes
     }
 
     /// Decodes a record. Also returns what is wrong with it, in words. If something is and no data mode can
@@ -172,6 +182,7 @@ mod tests {
     #[test]
     fn settings_read_back_as_they_were_written_with_those_that_nobody_knows() {
         for settings in [all(), StoreSettings::default()] {
+            assert_eq!(settings.encode().len(), settings.encoded_bytes());
             assert_eq!(StoreSettings::decode(&settings.encode()), (settings, vec![]));
         }
         assert_eq!(StoreSettings::decode(&[]), (StoreSettings::default(), vec![]));

@@ -78,6 +78,7 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::OverwriteBesideClone, 400_000),
     (PlantedRule::OverwriteBesideWriteBack, 1_000_000),
     (PlantedRule::OverwriteOfAnotherTick, 20_000),
+    (PlantedRule::BatchInTwo, 20_000),
 ];
 
 /// The outcome of a hunt.
@@ -293,5 +294,10 @@ mod tests {
     #[test]
     fn times_of_another_tick_that_an_overwrite_leaves_are_found() {
         is_found(PlantedRule::OverwriteOfAnotherTick);
+    }
+
+    #[test]
+    fn a_batch_that_is_two_transactions_is_found() {
+        is_found(PlantedRule::BatchInTwo);
     }
 }

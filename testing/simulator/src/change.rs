@@ -114,6 +114,8 @@ pub(crate) enum ModelChange {
         inode: ModelId,
         name: Vec<u8>,
     },
+    /// Several writes and renames, as one change. Their bytes never bypass the buffer.
+    Batch(Vec<ModelChange>),
     /// The last holder of an unlinked file released it. Programs cannot see this.
     Forget {
         inode: ModelId,
@@ -185,25 +187,27 @@ impl ModelChange {
             | ModelChange::WhiteOut { from: one, to: other, .. }
             | ModelChange::Exchange { one, other } => vec![one.0, other.0],
             ModelChange::Copy { from, to, .. } => vec![*from, *to],
-            _ => self.touches().into_iter().collect(),
+            ModelChange::Batch(parts) => parts.iter().flat_map(|part| part.needs(model)).collect(),
+            _ => self.touches(),
         };
         needed.into_iter().filter(|id| model.inodes.contains_key(id)).collect()
     }
 
-    /// The inode whose content or attributes the change modifies, besides its directories.
-    pub(crate) fn touches(&self) -> Option<ModelId> {
+    /// The inodes whose content or attributes the change modifies, besides its directories.
+    pub(crate) fn touches(&self) -> Vec<ModelId> {
         match self {
+            ModelChange::Batch(parts) => parts.iter().flat_map(ModelChange::touches).collect(),
             ModelChange::Write { file, .. }
             | ModelChange::SetSize { file, .. }
             | ModelChange::Allocate { file, .. }
             | ModelChange::Copy { to: file, .. }
-            | ModelChange::Link { file, .. } => Some(*file),
+            | ModelChange::Link { file, .. } => vec![*file],
             ModelChange::SetMode { inode, .. }
             | ModelChange::SetOwner { inode, .. }
             | ModelChange::SetTimes { inode, .. }
             | ModelChange::DropPowers { inode }
             | ModelChange::SetXattr { inode, .. }
-            | ModelChange::RemoveXattr { inode, .. } => Some(*inode),
+            | ModelChange::RemoveXattr { inode, .. } => vec![*inode],
             ModelChange::Make { .. }
             | ModelChange::MakeDevice { .. }
             | ModelChange::Symlink { .. }
@@ -212,7 +216,7 @@ impl ModelChange {
             | ModelChange::Rename { .. }
             | ModelChange::WhiteOut { .. }
             | ModelChange::Exchange { .. }
-            | ModelChange::Forget { .. } => None,
+            | ModelChange::Forget { .. } => Vec::new(),
         }
     }
 
@@ -222,6 +226,7 @@ impl ModelChange {
         const METADATA: u64 = 80;
         METADATA
             + match self {
+                ModelChange::Batch(parts) => parts.iter().map(ModelChange::pages_max).sum(),
                 ModelChange::Write { bytes, .. } => bytes.len() as u64 / 4096 + 2,
                 ModelChange::Allocate { what: FallocateMode::Allocate, len, .. } => len / 4096 + 2,
                 // All attributes of the inode are written again.
@@ -265,6 +270,9 @@ impl ModelChange {
             ModelChange::Write { file, offset, bytes, .. } => {
                 let start = &bytes[..bytes.len().min(8)];
                 format!("write {file:?}, {} bytes at {offset}: {start:02x?}…", bytes.len())
+            }
+            ModelChange::Batch(parts) => {
+                parts.iter().map(ModelChange::describe).collect::<Vec<_>>().join(", and at once ")
             }
             ModelChange::SetSize { .. }
             | ModelChange::Allocate { .. }

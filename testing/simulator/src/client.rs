@@ -483,8 +483,8 @@ impl SimulationRun {
         let answered = self.media.clock.monotonic();
         let made = self.oracle.took_effect((volume, change), ino, known.then_some(at), answered);
         let made = made.map_err(|refusal| format!("succeeded, expected to be refused: {refusal:?}"))?;
-        self.remember_for_reads(volume, touched);
-        if let (Some(id), FsReply::Attributes(attributes)) = (made.or(touched), reply) {
+        self.remember_for_reads(volume, &touched);
+        if let (Some(id), FsReply::Attributes(attributes)) = (made.or(touched.first().copied()), reply) {
             check_attributes(self.oracle.now(volume), id, attributes)?;
         }
         self.forget_nameless(volume);
@@ -492,10 +492,10 @@ impl SimulationRun {
     }
 
     /// Adds the new content of `touched` to the right answers of reads under way.
-    fn remember_for_reads(&mut self, volume: VolumeId, touched: Option<ModelId>) {
+    fn remember_for_reads(&mut self, volume: VolumeId, touched: &[ModelId]) {
         for waiting in self.clients.waiting.values_mut().filter(|waiting| waiting.volume == volume) {
             if let IssuedRequest::Read { file, offset, len, right } = &mut waiting.asked
-                && Some(*file) == touched
+                && touched.contains(file)
             {
                 right.push(right_bytes(self.oracle.now(volume), *file, *offset, *len));
             }

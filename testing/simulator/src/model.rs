@@ -293,6 +293,13 @@ impl FsModel {
                 inode.times.modified = modified.or(inode.times.modified);
                 inode.change(now);
             }
+            ModelChange::Batch(parts) => {
+                let mut after = self.clone();
+                for part in parts {
+                    after.make(part, now)?;
+                }
+                *self = after;
+            }
             ModelChange::Forget { inode } => drop(self.inodes.remove(inode)),
         }
         Ok(None)

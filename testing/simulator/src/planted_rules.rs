@@ -133,6 +133,8 @@ pub(crate) enum PlantedRule {
     NotUndone,
     /// The file system leaves a file's times as they are when its bytes are overwritten.
     OverwriteOfAnotherTick,
+    /// A batch is two transactions.
+    BatchInTwo,
 }
 
 impl PlantedRule {
@@ -225,6 +227,7 @@ impl PlantedRule {
         match self {
             PlantedRule::NotUndone => Some(fs::FsBug::NotUndone),
             PlantedRule::OverwriteOfAnotherTick => Some(fs::FsBug::OverwriteOfAnotherTick),
+            PlantedRule::BatchInTwo => Some(fs::FsBug::BatchInTwo),
             _ => None,
         }
     }

@@ -5,7 +5,7 @@ use crate::model::{CALLER, FsModel, ModelId};
 use cache::Cache;
 use crash_oracle::HistoryMoment;
 use device::Clock;
-use fs::{FileAttributes, Fs, FsCompletion, FsError, Ino, SeekWhence, SetAttributes, SetTime};
+use fs::{BatchChange, FileAttributes, Fs, FsCompletion, FsError, Ino, SeekWhence, SetAttributes, SetTime};
 use std::sync::{Arc, Mutex};
 use store::RESERVED_BLOCKS_PER_PAGE;
 
@@ -172,8 +172,26 @@ impl RequestCall<'_> {
                     fs.rename_leaving_whiteout(CALLER, from, to, if_exists, done);
                 })
             }
+            ModelChange::Batch(parts) => {
+                let parts = parts.into_iter().map(|part| self.batch_change(part)).collect();
+                Box::new(move |fs| fs.apply_batch(parts, done))
+            }
             ModelChange::Forget { .. } => unreachable!("nobody asks to forget"),
             of_one_inode => self.prepare_change_of_inode(of_one_inode),
+        }
+    }
+
+    fn batch_change(&self, change: ModelChange) -> BatchChange {
+        let inode = |id: ModelId| number(self.model, id);
+        match change {
+            ModelChange::Write { file, offset, bytes, .. } => {
+                BatchChange::Write { ino: inode(file), offset, bytes: bytes.to_vec() }
+            }
+            ModelChange::Rename { from, to, if_exists } => {
+                let (from, to) = ((inode(from.0), from.1), (inode(to.0), to.1));
+                BatchChange::Rename { from, to, if_exists }
+            }
+            other => unreachable!("{other:?} is in no batch"),
         }
     }
 

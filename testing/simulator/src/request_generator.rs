@@ -96,6 +96,8 @@ pub(crate) struct RequestGenerator {
     whole_pages: Option<SeededRng>,
     /// What bypasses the buffer.
     bypasses: BypassScope,
+    /// Draws batches, for half of the seeds.
+    batches: Option<SeededRng>,
 }
 
 /// Weights of kinds of requests, for a while. Extreme weights produce rare combinations.
@@ -137,6 +139,12 @@ pub(crate) const ALIKE: [[&[u8]; 2]; 6] = [
     [b"ccflgekmicpikbk", b"eokpgcjikifeeif"],
 ];
 
+/// Makes a seed for batches of a generator's seed.
+const BATCHES_SEED: u64 = 0x6261_7463_6865_7300;
+
+/// The most bytes of the write with which a batch begins.
+const BATCHED_WRITE_BYTES_MAX: usize = 16 << 10;
+
 impl RequestGenerator {
     pub(crate) fn new(seed: u64, temper: WorkloadProfile) -> RequestGenerator {
         let mut random = SeededRng::new(seed);
@@ -149,6 +157,7 @@ impl RequestGenerator {
             read_until: None,
             whole_pages: None,
             bypasses: BypassScope::Nothing,
+            batches: seed.is_multiple_of(2).then(|| SeededRng::new(seed ^ BATCHES_SEED)),
         }
     }
 
@@ -268,7 +277,45 @@ impl RequestGenerator {
             (offset, len)
         };
         let bytes = Arc::new(self.bytes(len));
+        let is_batch = bytes.len() <= BATCHED_WRITE_BYTES_MAX
+            && self.batches.as_mut().is_some_and(|random| random.once_in(6));
+        if is_batch {
+            let write = ModelChange::Write { file, offset, bytes, bypasses: BypassScope::Nothing };
+            return ClientRequest::Change(self.batch(model, handles, write));
+        }
         ClientRequest::Change(ModelChange::Write { file, offset, bytes, bypasses: self.bypasses })
+    }
+
+    /// A batch with `first` and up to three more writes or renames.
+    fn batch(&mut self, model: &FsModel, handles: &[ModelId], first: ModelChange) -> ModelChange {
+        let random = self.batches.clone().expect("this seed draws batches");
+        let others = std::mem::replace(&mut self.random, random);
+        let mut parts = vec![first];
+        for _ in 0..1 + self.random.below(3) {
+            parts.extend(self.batch_part(model, handles));
+        }
+        if self.random.once_in(2) {
+            parts.reverse();
+        }
+        self.batches = Some(std::mem::replace(&mut self.random, others));
+        ModelChange::Batch(parts)
+    }
+
+    fn batch_part(&mut self, model: &FsModel, handles: &[ModelId]) -> Option<ModelChange> {
+        if self.random.once_in(4) {
+            let (from, old, _) = self.some_name(model)?;
+            let (to, new, _) = self.some_name(model)?;
+            return Some(ModelChange::Rename {
+                from: (from, old),
+                to: (to, new),
+                if_exists: IfExists::Replace,
+            });
+        }
+        let file = self.some_file(model, handles)?;
+        let offset = self.random.below(model.get(file).content().len() as u64 + 200);
+        let len = 1 + self.random.below(PAGE + 200);
+        let bytes = Arc::new(self.bytes(len));
+        Some(ModelChange::Write { file, offset, bytes, bypasses: BypassScope::Nothing })
     }
 
     fn bytes(&mut self, len: u64) -> Vec<u8> {

@@ -180,11 +180,8 @@ pub(crate) fn replace_name(tx: &mut FsTransaction<'_>, found: FoundName, slot: I
 /// The first unused key for `hash`. All names of one hash are in one leaf.
 fn unused_key(leaf: &NameLeaf<'_>, hash: u64) -> Result<u64, FsError> {
     let mut taken = 0u32;
-    for name in leaf.names() {
-        let key = name?.key;
-        if hash_in(key) == hash {
-            taken |= 1 << (key - hash);
-        }
+    for name in leaf.names_of(hash) {
+        taken |= 1 << (name?.key - hash);
     }
     let rank = u64::from(taken.trailing_ones());
     if rank < KEYS_PER_HASH { Ok(hash + rank) } else { Err(FsError::NoSpace) }

@@ -115,30 +115,40 @@ impl<'a> NameLeaf<'a> {
         })
     }
 
-    /// Finds the name `wanted`, whose hash is `hash`. Every look-up comes here, and a leaf has some hundred
-    /// names, so of other names only the keys are read.
-    pub(crate) fn find(&self, hash: u64, wanted: &[u8]) -> Result<Option<LeafName<'a>>, FsError> {
+    /// The names with this hash, without removed ones. Look-ups come here, and a leaf has some hundred names, so of
+    /// others only the keys are read.
+    pub(crate) fn names_of(
+        &self,
+        hash: u64,
+    ) -> impl Iterator<Item = Result<LeafName<'a>, FsError>> + use<'a> {
+        let bytes = self.bytes;
+        let block = self.block;
         let mut at = HEAD;
-        while let Some(head) = self.bytes.get(at..at + NAME_HEAD) {
-            let head = DirNameHead::ref_from_bytes(head).expect("exactly its size, and no alignment");
-            let here = at;
-            let start = at + NAME_HEAD;
-            at = start + usize::from(head.len);
-            if hash_in(head.key.get()) != hash {
-                continue;
-            }
-            let Some(kind) = kind_of(head.kind) else { continue };
-            if let Some(name) = self.bytes.get(start..at).filter(|name| *name == wanted) {
+        std::iter::from_fn(move || {
+            while let Some(head) = bytes.get(at..at + NAME_HEAD) {
+                let head = DirNameHead::ref_from_bytes(head).expect("exactly its size, and no alignment");
+                let here = at;
+                let start = at + NAME_HEAD;
+                at = start + usize::from(head.len);
                 let key = head.key.get();
-                let slot = InodeSlot(head.slot.get());
-                return Ok(Some(LeafName { at: here, key, slot, kind, name }));
+                if hash_in(key) != hash {
+                    continue;
+                }
+                if let (Some(kind), Some(name)) = (kind_of(head.kind), bytes.get(start..at)) {
+                    let slot = InodeSlot(head.slot.get());
+                    return Some(Ok(LeafName { at: here, key, slot, kind, name }));
+                }
             }
-        }
-        if at == self.bytes.len() {
-            Ok(None)
-        } else {
-            Err(corrupt(self.block.offset() + at as u64, "a leaf of a directory ends within a name"))
-        }
+            let end = std::mem::replace(&mut at, bytes.len());
+            (end != bytes.len()).then(|| {
+                Err(corrupt(block.offset() + end as u64, "a leaf of a directory ends within a name"))
+            })
+        })
+    }
+
+    /// Finds the name `wanted`, whose hash is `hash`.
+    pub(crate) fn find(&self, hash: u64, wanted: &[u8]) -> Result<Option<LeafName<'a>>, FsError> {
+        self.names_of(hash).find(|name| name.as_ref().map_or(true, |name| name.name == wanted)).transpose()
     }
 
     /// The names, without removed ones, in the order of their keys.

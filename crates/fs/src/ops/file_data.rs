@@ -71,27 +71,25 @@ pub(crate) fn write_cost(offset: u64, len: usize) -> TransactionCost {
 }
 
 impl FsTransaction<'_> {
-    /// Writes the transaction's bytes into a file, with size and times, so that a size never covers bytes that
-    /// are not durable. `known` of the written pages are charged already.
-    pub(crate) fn write_data(
+    /// Changes size and times for a write of `len` bytes, and returns the object to write them into in the same
+    /// transaction, so that a size never covers bytes that are not durable. `known` of the written pages are
+    /// charged already.
+    pub(crate) fn note_write(
         &mut self,
         slot: InodeSlot,
         before: Inode,
         offset: u64,
+        len: usize,
         known: u64,
-    ) -> Result<(), FsError> {
-        let bytes = self.file_bytes();
-        let len = bytes.len();
+    ) -> Result<ObjectId, FsError> {
         let mut inode = before;
         let object = self.object_within_limit(slot, &inode, offset, len)?;
-        let size = inode.size();
-        inode.set_size(size.max(offset + len as u64));
+        inode.set_size(inode.size().max(offset + len as u64));
         inode.set_written();
         self.charge(slot, &before, &mut inode, offset..offset + len as u64, known);
         self.set_inode(slot, &inode);
         self.touch_modified(slot)?;
-        self.add_data_change(ObjectChange::FileWrite { object, offset, bytes, size });
-        Ok(())
+        Ok(object)
     }
 
     /// Sets a file's size. Bytes past it are removed; if the file grows, it has a hole there.

@@ -299,7 +299,10 @@ impl ModelSubject for InMemoryFs {
                 let cost = write_cost(offset, bytes.len());
                 let write = |tx: &mut FsTransaction<'_>| {
                     let (slot, inode) = tx.find_file(ino)?;
-                    tx.write_data(slot, inode, offset, 0)
+                    let bytes = tx.file_bytes();
+                    let object = tx.note_write(slot, inode, offset, bytes.len(), 0)?;
+                    tx.add_data_change(ObjectChange::FileWrite { object, offset, bytes, size: inode.size() });
+                    Ok(())
                 };
                 self.run_with(&bytes, cost, write).map(|()| None)
             }

@@ -131,7 +131,7 @@ impl PageMap {
         let segments = SEGMENT_BYTES * self.nodes.segments.geometry().segments as usize;
         let dying = DYING_BYTES * self.volumes.dying().len();
         let tables = DIRECTORY_BYTES * table_pages + segments + dying;
-        stream_blocks(STREAM_HEAD_BYTES + tables + self.settings.encode().len())
+        stream_blocks(STREAM_HEAD_BYTES + tables + self.settings.encoded_bytes())
     }
 
     /// Begins a cleaning round that looks up the holders of these segments' blocks instead of scanning for

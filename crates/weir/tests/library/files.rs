@@ -15,13 +15,13 @@ use weir_library::{
 const CREATE: OFlags = OFlags::CREATE.union(OFlags::RDWR);
 const READ: OFlags = OFlags::RDONLY;
 
-fn open(sandbox: &Sandbox) -> Weir {
+pub(crate) fn open(sandbox: &Sandbox) -> Weir {
     Weir::open(&sandbox.store(), &WeirOptions::default()).expect("the store opens")
 }
 
 /// The errno of a refused operation.
 #[track_caller]
-fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Errno {
+pub(crate) fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Errno {
     Errno::from_io_error(&result.expect_err("it is refused")).expect("an errno")
 }
 

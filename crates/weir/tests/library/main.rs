@@ -1,5 +1,6 @@
 //! weir in a program's own threads, beside the command.
 
+mod batch;
 #[path = "../common/mod.rs"]
 mod common;
 mod files;

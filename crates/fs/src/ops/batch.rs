@@ -1,0 +1,149 @@
+//! Batches: several changes as one transaction.
+
+use super::file_data::write_cost;
+use crate::arena::FsTransaction;
+use crate::cost;
+use crate::error::FsError;
+use crate::format::FILE_BYTES_MAX;
+use crate::fs::{Fs, FsCore};
+use crate::planted_bug::{FsBug, is_planted};
+use crate::types::{FsCompletion, IfExists, Ino};
+use cache::{SpaceClaim, TransactionCost};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The most changes of a batch.
+pub const BATCH_CHANGES_MAX: usize = 64;
+
+/// The most bytes that a batch writes into files.
+pub const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// One change of a [batch](Fs::apply_batch).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BatchChange {
+    /// Writes all of `bytes` at `offset`, as [`Fs::write`] does.
+    Write {
+        /// The file.
+        ino: Ino,
+        /// Position in the file, in bytes.
+        offset: u64,
+        /// The new bytes.
+        bytes: Vec<u8>,
+    },
+    /// Moves a name, as [`Fs::rename`] does.
+    Rename {
+        /// The directory, and the old name in it.
+        from: (Ino, Vec<u8>),
+        /// The directory, and the new name in it.
+        to: (Ino, Vec<u8>),
+        /// What happens to a file that has the new name.
+        if_exists: IfExists,
+    },
+    /// Removes a name of a file, as [`Fs::unlink`] does.
+    Unlink {
+        /// The directory.
+        parent: Ino,
+        /// The name in it.
+        name: Vec<u8>,
+    },
+}
+
+/// A change, with its bytes among those of the whole batch.
+enum BatchStep {
+    Write { ino: Ino, offset: u64, bytes: Range<usize> },
+    Rename { from: (Ino, Vec<u8>), to: (Ino, Vec<u8>), if_exists: IfExists },
+    Unlink { parent: Ino, name: Vec<u8> },
+}
+
+impl Fs {
+    /// Makes all of `changes`, in order, as one transaction: everybody sees all of them or none, and so does whoever
+    /// looks after a crash. What it writes never bypasses the buffer. Like every change, it is durable after a
+    /// later sync; if it removes a name of a file that was synced while it was held, it is durable on completion.
+    ///
+    /// # Errors
+    /// That of the first change that fails; nothing has changed then. [`FsError::TooLarge`] for more than
+    /// [`BATCH_CHANGES_MAX`] changes, for more than [`BATCH_BYTES_MAX`] bytes, or if the buffer is too small for
+    /// so many at once.
+    pub fn apply_batch(&self, mut changes: Vec<BatchChange>, done: FsCompletion<()>) {
+        if changes.len() > 1 && is_planted(FsBug::BatchInTwo) {
+            let (fs, rest) = (self.clone(), changes.split_off(1));
+            let then = move |made: Result<(), FsError>| match made {
+                Ok(()) => fs.apply_batch(rest, done),
+                failed => done(failed),
+            };
+            return self.apply_batch(changes, Box::new(then));
+        }
+        let mut cost = TransactionCost { claim: SpaceClaim::Frees, ..TransactionCost::NONE };
+        for change in &changes {
+            match self.cost_of(change) {
+                Ok(more) => {
+                    cost = TransactionCost { claim: cost.claim.min(more.claim), ..cost::plus(cost, more) }
+                }
+                Err(error) => return done(Err(error)),
+            }
+        }
+        let mut bytes = Vec::new();
+        let removes_synced = changes.iter().any(|change| match change {
+            BatchChange::Unlink { parent, name } => self.was_synced(*parent, name),
+            _ => false,
+        });
+        let steps: Vec<BatchStep> = changes.into_iter().map(|change| change.into_step(&mut bytes)).collect();
+        let limit = self.core().cache.transaction_bytes_max() / 2;
+        if steps.len() > BATCH_CHANGES_MAX || bytes.len() > BATCH_BYTES_MAX || cost.bytes > limit {
+            return done(Err(FsError::TooLarge));
+        }
+        let done = if removes_synced { self.then_sync(done) } else { done };
+        let moved: Vec<(Ino, &[u8])> = steps.iter().filter_map(BatchStep::moved_name).collect();
+        let done = self.then_step_rules(&moved, done);
+        let core = self.core().clone();
+        let work = move |tx: &mut FsTransaction<'_>| steps.iter().try_for_each(|step| step.make(&core, tx));
+        self.core().run_with_bytes(bytes, cost.by(self.origin()), work, done);
+    }
+
+    fn cost_of(&self, change: &BatchChange) -> Result<TransactionCost, FsError> {
+        Ok(match change {
+            BatchChange::Write { offset, .. } if *offset > FILE_BYTES_MAX => return Err(FsError::TooLarge),
+            // Of several files: no run of pages.
+            BatchChange::Write { offset, bytes, .. } => {
+                TransactionCost { run: 0, ..write_cost(*offset, bytes.len()) }
+            }
+            BatchChange::Rename { from, to, .. } => cost::rename(self.levels(from.0), self.levels(to.0)),
+            BatchChange::Unlink { parent, .. } => cost::remove(self.levels(*parent)),
+        })
+    }
+}
+
+impl BatchChange {
+    /// Moves the bytes to the end of those of the batch.
+    fn into_step(self, all: &mut Vec<u8>) -> BatchStep {
+        match self {
+            BatchChange::Write { ino, offset, bytes } => {
+                let start = all.len();
+                all.extend_from_slice(&bytes);
+                BatchStep::Write { ino, offset, bytes: start..all.len() }
+            }
+            BatchChange::Rename { from, to, if_exists } => BatchStep::Rename { from, to, if_exists },
+            BatchChange::Unlink { parent, name } => BatchStep::Unlink { parent, name },
+        }
+    }
+}
+
+impl BatchStep {
+    fn moved_name(&self) -> Option<(Ino, &[u8])> {
+        match self {
+            BatchStep::Rename { from, .. } => Some((from.0, &from.1)),
+            _ => None,
+        }
+    }
+
+    fn make(&self, core: &Arc<FsCore>, tx: &mut FsTransaction<'_>) -> Result<(), FsError> {
+        match self {
+            BatchStep::Write { bytes, .. } if bytes.is_empty() => Ok(()),
+            BatchStep::Write { ino, offset, bytes } => core.write_logged(tx, *ino, *offset, bytes.clone()),
+            BatchStep::Rename { from, to, if_exists } => {
+                tx.rename((from.0, &from.1), (to.0, &to.1), *if_exists, None).map(drop)
+            }
+            BatchStep::Unlink { parent, name } => tx.unlink(*parent, name),
+        }
+    }
+}
