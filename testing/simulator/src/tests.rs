@@ -44,7 +44,7 @@ fn thousands_of_crashes_break_no_promise() {
 #[test]
 fn volumes_are_changed_with_crashes_in_between_and_break_no_promise() {
     let (mut all, mut crashes) = (VolumeCounts::default(), BTreeMap::<&str, u64>::new());
-    for seed in 11..=18 {
+    for seed in 11..=20 {
         let options = SimulatorOptions {
             operations: 5000,
             crashes: 250,
