@@ -22,7 +22,7 @@ const CLIENTS: [usize; 4] = [1, 4, 4, 12];
 /// does all background work and advances the clock by 5 ms, so most intervals of the settings pass several
 /// times. All these turns together are shorter than the longest patience with a store that accepts no writes.
 /// So a client whose reply comes only when that patience ends counts as a failure.
-const TURNS_WITHOUT_REPLY_MAX: u32 = 5000;
+pub(crate) const TURNS_WITHOUT_REPLY_MAX: u32 = 5000;
 
 /// The limit of committer steps in a row that all find work while other work steps, too. After them the run
 /// fails.

@@ -8,7 +8,7 @@
 use crate::client::IssueTime;
 use crate::oracle::UnmountedStates;
 use crate::request_generator::ClientRequest;
-use crate::run_state::{HarnessPhase, SimulationRun};
+use crate::run_state::{HarnessPhase, SimulationRun, TURNS_WITHOUT_REPLY_MAX};
 use crate::stack::{RandomPick, SeenTree, is_rescued};
 use cache::{BackgroundTask, Cache, CacheError, ObjectChange, TransactionCost};
 use crash_oracle::SyncedBytes;
@@ -652,6 +652,15 @@ impl SimulationRun {
             stack.mounts.remove(&volume);
             self.leave_mounted(volume);
             self.counts.volumes.unmounts += 1;
+            // Like the daemon: what no client waits for, such as a count of a file's pages, may still use the volume.
+            for _ in 1..TURNS_WITHOUT_REPLY_MAX {
+                if self.media.power.is_lost() || !self.stack().cache.is_volume_in_use(volume) {
+                    break;
+                }
+                self.everybody_waits()?;
+                self.deliver()?;
+            }
+            self.turns_without_reply = 0;
         }
         Ok(())
     }

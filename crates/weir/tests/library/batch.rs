@@ -75,8 +75,8 @@ fn what_cannot_be_in_a_batch_is_refused() {
     }
     let mut most = weir.batch();
     for number in 0..64 {
-        most.write_at(&file, &[7; 16 << 10], number * 20_000).unwrap();
+        most.write_at(&file, &[7; 4 << 10], number * 20_000).unwrap();
     }
     most.apply().unwrap();
-    assert_eq!(file.metadata().unwrap().size, 63 * 20_000 + (16 << 10));
+    assert_eq!(file.metadata().unwrap().size, 63 * 20_000 + (4 << 10));
 }
