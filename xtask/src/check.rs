@@ -27,7 +27,7 @@ pub(crate) fn command() -> bool {
     })
 }
 
-/// What else takes the processors.
+/// The checks that are no test programs.
 fn other_checks(executables: &[Executable]) -> Vec<Step> {
     let simulator = executables.iter().find(|program| program.name == "weir-simulator" && !program.has_tests);
     let simulator = &simulator.expect("the workspace has a simulator").path;
@@ -67,7 +67,7 @@ impl Step {
     }
 }
 
-/// Runs a step, beside others, and shows what it said once it has ended.
+/// Runs a step while others run. Its output is shown when it has ended, so that outputs do not mix.
 fn run(mut step: Step) -> bool {
     let outcome = step.command.output();
     eprintln!("checked {}: {}", step.name, line(&step.command));

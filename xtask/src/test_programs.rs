@@ -12,7 +12,7 @@ pub(crate) struct Executable {
     pub(crate) path: PathBuf,
     /// The directory of its package, where its tests expect to run.
     pub(crate) package: PathBuf,
-    /// Whether it is the tests of its target, not the target.
+    /// Whether it runs the tests of its target. Otherwise it is the target itself.
     pub(crate) has_tests: bool,
 }
 
@@ -23,7 +23,7 @@ impl Executable {
     }
 }
 
-/// One of cargo's messages, of which only those about executables matter.
+/// A message of cargo. One about an executable has all of these fields.
 #[derive(Deserialize)]
 struct Message {
     executable: Option<PathBuf>,
@@ -47,7 +47,7 @@ pub(crate) fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Builds everything, as `cargo test` does, and lists the programs. None if the build failed, of which cargo has told.
+/// Builds everything, as `cargo test` does, and lists the programs. None if the build failed: cargo has said why.
 pub(crate) fn build() -> Option<Vec<Executable>> {
     let mut command = Command::new(cargo());
     command.args(["build", "--workspace", "--all-targets", "--message-format=json-render-diagnostics"]);

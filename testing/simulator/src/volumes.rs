@@ -652,7 +652,7 @@ impl SimulationRun {
             stack.mounts.remove(&volume);
             self.leave_mounted(volume);
             self.counts.volumes.unmounts += 1;
-            // Like the daemon: what no client waits for, such as a count of a file's pages, may still use the volume.
+            // The daemon waits for operations without a client, too: a count of a file's pages may still use the volume.
             for _ in 1..TURNS_WITHOUT_REPLY_MAX {
                 if self.media.power.is_lost() || !self.stack().cache.is_volume_in_use(volume) {
                     break;

@@ -161,7 +161,7 @@ fn most_moved_during_a_wait(percent: u64, load: Load, background: Background) ->
 
 #[test]
 fn no_write_waits_until_a_whole_segment_is_cleaned() {
-    for percent in [50, 70] {
+    for percent in [50, 60, 70] {
         for load in [Load::Uniform, Load::Skewed] {
             for background in [Background::Beside, Background::WhileWaiting] {
                 let most = most_moved_during_a_wait(percent, load, background);

@@ -48,13 +48,6 @@ pub enum BatchChange {
     },
 }
 
-/// A change, with its bytes among those of the whole batch.
-enum BatchStep {
-    Write { ino: Ino, offset: u64, bytes: Range<usize> },
-    Rename { from: (Ino, Vec<u8>), to: (Ino, Vec<u8>), if_exists: IfExists },
-    Unlink { parent: Ino, name: Vec<u8> },
-}
-
 impl Fs {
     /// Makes all of `changes`, in order, as one transaction: everybody sees all of them or none, and so does whoever
     /// looks after a crash. What it writes never bypasses the buffer. Like every change, it is durable after a
@@ -82,21 +75,27 @@ impl Fs {
                 Err(error) => return done(Err(error)),
             }
         }
-        let mut bytes = Vec::new();
         let removes_synced = changes.iter().any(|change| match change {
             BatchChange::Unlink { parent, name } => self.was_synced(*parent, name),
             _ => false,
         });
-        let steps: Vec<BatchStep> = changes.into_iter().map(|change| change.into_step(&mut bytes)).collect();
+        let bytes = changes.iter().map(BatchChange::written).collect::<Vec<_>>().concat();
         let limit = self.core().cache.transaction_bytes_max() / 2;
-        if steps.len() > BATCH_CHANGES_MAX || bytes.len() > BATCH_BYTES_MAX || cost.bytes > limit {
+        if changes.len() > BATCH_CHANGES_MAX || bytes.len() > BATCH_BYTES_MAX || cost.bytes > limit {
             return done(Err(FsError::TooLarge));
         }
         let done = if removes_synced { self.then_sync(done) } else { done };
-        let moved: Vec<(Ino, &[u8])> = steps.iter().filter_map(BatchStep::moved_name).collect();
+        let moved: Vec<(Ino, &[u8])> = changes.iter().filter_map(BatchChange::moved_name).collect();
         let done = self.then_step_rules(&moved, done);
         let core = self.core().clone();
-        let work = move |tx: &mut FsTransaction<'_>| steps.iter().try_for_each(|step| step.make(&core, tx));
+        let work = move |tx: &mut FsTransaction<'_>| {
+            let mut written = 0;
+            changes.iter().try_for_each(|change| {
+                let start = written;
+                written += change.written().len();
+                change.make(&core, tx, start..written)
+            })
+        };
         self.core().run_with_bytes(bytes, cost.by(self.origin()), work, done);
     }
 
@@ -114,36 +113,36 @@ impl Fs {
 }
 
 impl BatchChange {
-    /// Moves the bytes to the end of those of the batch.
-    fn into_step(self, all: &mut Vec<u8>) -> BatchStep {
+    /// The bytes that it writes.
+    fn written(&self) -> &[u8] {
         match self {
-            BatchChange::Write { ino, offset, bytes } => {
-                let start = all.len();
-                all.extend_from_slice(&bytes);
-                BatchStep::Write { ino, offset, bytes: start..all.len() }
-            }
-            BatchChange::Rename { from, to, if_exists } => BatchStep::Rename { from, to, if_exists },
-            BatchChange::Unlink { parent, name } => BatchStep::Unlink { parent, name },
+            BatchChange::Write { bytes, .. } => bytes,
+            _ => &[],
         }
     }
-}
 
-impl BatchStep {
+    /// The directory and the name that it moves away.
     fn moved_name(&self) -> Option<(Ino, &[u8])> {
         match self {
-            BatchStep::Rename { from, .. } => Some((from.0, &from.1)),
+            BatchChange::Rename { from, .. } => Some((from.0, &from.1)),
             _ => None,
         }
     }
 
-    fn make(&self, core: &Arc<FsCore>, tx: &mut FsTransaction<'_>) -> Result<(), FsError> {
+    /// Makes the change. What it writes is at `place` in the transaction's bytes.
+    fn make(
+        &self,
+        core: &Arc<FsCore>,
+        tx: &mut FsTransaction<'_>,
+        place: Range<usize>,
+    ) -> Result<(), FsError> {
         match self {
-            BatchStep::Write { bytes, .. } if bytes.is_empty() => Ok(()),
-            BatchStep::Write { ino, offset, bytes } => core.write_logged(tx, *ino, *offset, bytes.clone()),
-            BatchStep::Rename { from, to, if_exists } => {
+            BatchChange::Write { bytes, .. } if bytes.is_empty() => Ok(()),
+            BatchChange::Write { ino, offset, .. } => core.write_logged(tx, *ino, *offset, place),
+            BatchChange::Rename { from, to, if_exists } => {
                 tx.rename((from.0, &from.1), (to.0, &to.1), *if_exists, None).map(drop)
             }
-            BatchStep::Unlink { parent, name } => tx.unlink(*parent, name),
+            BatchChange::Unlink { parent, name } => tx.unlink(*parent, name),
         }
     }
 }

@@ -19,7 +19,7 @@ enum Class {
     Other,
 }
 
-const CASES: u64 = 5_000;
+const CASES: u64 = 10_000;
 
 fn class(disk: &SimDisk, at: Block) -> Class {
     let mut pages = device::pages(1);

@@ -198,7 +198,7 @@ fn damaged_while_open(
 #[test]
 fn any_block_of_metadata_that_is_damaged_at_rest_loses_nothing_and_is_repaired() {
     let (mut in_use, mut streams, mut repaired) = (0, 0, 0);
-    for seed in 0..2 {
+    for seed in 0..3 {
         let busy = Busy::new(seed);
         let stream = stream_blocks(&busy.disk);
         for at in metadata(&busy.disk) {

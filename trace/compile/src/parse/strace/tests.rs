@@ -300,7 +300,7 @@ fn no_line_of_the_sample_is_unusable() {
 #[test]
 fn damaged_traces_compile_or_are_refused_and_never_panic() {
     use device::SeededRng;
-    const ROUNDS: u64 = 1000;
+    const ROUNDS: u64 = 3000;
     const MARKS: &[u8] = b"<>()[]{}\"\\,|=-9\n";
     for seed in 0..ROUNDS {
         let mut random = SeededRng::new(seed);
