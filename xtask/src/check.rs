@@ -9,7 +9,7 @@ struct Step {
     command: Command,
 }
 
-/// Runs the checks up to the first that fails, and says how to repeat that one alone. Whether all passed.
+/// Runs the checks up to the first that fails, shows its output last, and says how to repeat that one alone. Whether all passed.
 pub(crate) fn command() -> bool {
     if !crate::tidy::command() || !run_shown(Step::cargo("formatting", "fmt --all --check")) {
         return false;
@@ -20,11 +20,15 @@ pub(crate) fn command() -> bool {
     let mut computing: Vec<Step> = computing.into_iter().map(Step::tests).collect();
     computing.extend(other_checks(&executables));
     // Tests of mounts wait for disks and for each other most of their time: the processors are for the others.
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| waiting.into_iter().map(Step::tests).all(run));
-        let computed = computing.into_iter().all(run);
-        waiting.join().expect("a step does not panic") && computed
-    })
+    let (waited, computed) = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| waiting.into_iter().map(Step::tests).try_for_each(run));
+        let computed = computing.into_iter().try_for_each(run);
+        (waiting.join().expect("a step does not panic"), computed)
+    });
+    for Failure(shown) in [&waited, &computed].into_iter().filter_map(|lane| lane.as_ref().err()) {
+        eprint!("{shown}");
+    }
+    waited.is_ok() && computed.is_ok()
 }
 
 /// The checks that are no test programs.
@@ -48,6 +52,10 @@ fn other_checks(executables: &[Executable]) -> Vec<Step> {
     ]
 }
 
+/// What a step that failed has printed, and how to repeat it.
+#[derive(Debug)]
+struct Failure(String);
+
 impl Step {
     fn new(name: &str, program: impl AsRef<std::ffi::OsStr>, arguments: &str) -> Self {
         let mut command = Command::new(program);
@@ -68,29 +76,40 @@ impl Step {
 }
 
 /// Runs a step while others run. Its output is shown when it has ended, so that outputs do not mix.
-fn run(mut step: Step) -> bool {
+fn run(mut step: Step) -> Result<(), Failure> {
     let outcome = step.command.output();
-    eprintln!("checked {}: {}", step.name, line(&step.command));
+    let mut shown = format!("checked {}: {}\n", step.name, line(&step.command));
     if let Ok(Output { stdout, stderr, .. }) = &outcome {
-        eprint!("{}{}", String::from_utf8_lossy(stdout), String::from_utf8_lossy(stderr));
+        shown += &String::from_utf8_lossy(stdout);
+        shown += &String::from_utf8_lossy(stderr);
     }
-    passed(&step, outcome.map(|output| output.status))
+    match why_failed(&step, outcome.map(|output| output.status)) {
+        None => {
+            eprint!("{shown}");
+            Ok(())
+        }
+        Some(error) => {
+            eprintln!("{error}");
+            Err(Failure(format!("{shown}{error}\n")))
+        }
+    }
 }
 
 /// Runs a step that has the terminal for itself.
 fn run_shown(mut step: Step) -> bool {
     eprintln!("checking {}: {}", step.name, line(&step.command));
     let outcome = step.command.status();
-    passed(&step, outcome)
+    let failed = why_failed(&step, outcome);
+    failed.iter().for_each(|error| eprintln!("{error}"));
+    failed.is_none()
 }
 
-fn passed(step: &Step, outcome: std::io::Result<std::process::ExitStatus>) -> bool {
+fn why_failed(step: &Step, outcome: std::io::Result<std::process::ExitStatus>) -> Option<String> {
     match outcome {
-        Ok(status) if status.success() => return true,
-        Ok(_) => eprintln!("error: {} failed; repeat with: {}", step.name, line(&step.command)),
-        Err(error) => eprintln!("error: {} cannot be started: {error}", line(&step.command)),
+        Ok(status) if status.success() => None,
+        Ok(_) => Some(format!("error: {} failed; repeat with: {}", step.name, line(&step.command))),
+        Err(error) => Some(format!("error: {} cannot be started: {error}", line(&step.command))),
     }
-    false
 }
 
 /// The command as one types it.
@@ -109,11 +128,13 @@ mod tests {
 
     #[test]
     fn a_step_that_fails_or_does_not_start_fails_the_check() {
-        for run in [run, run_shown] {
+        for run in [run_shown, |step| run(step).is_ok()] {
             assert!(run(Step::cargo("a step", "--version")));
             assert!(!run(Step::cargo("a step", "no-such-command")));
             assert!(!run(Step::new("a step", "/no/such/program", "")));
         }
+        let Failure(shown) = run(Step::cargo("a step", "no-such-command")).unwrap_err();
+        assert!(shown.contains("no such command") && shown.ends_with("cargo no-such-command\n"), "{shown}");
     }
 
     #[test]
