@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// The crates that may use `unsafe`: one talks to the machine, the other to programs in C.
-const UNSAFE: [&str; 2] = ["crates/host/", "crates/shim/"];
+/// The crates that may use `unsafe`: one talks to the machine, the others to programs in C.
+const UNSAFE: [&str; 3] = ["crates/host/", "crates/library-c/", "crates/shim/"];
 /// The folders of the product, of the tools that test and measure it, and of record and replay.
 const RINGS: [&str; 3] = ["crates/", "testing/", "trace/"];
 
@@ -98,7 +98,7 @@ fn words(path: &str, text: &str) -> Vec<String> {
         {
             findings.push(format!(
                 "{place}: unsafe code outside {}: ask such a crate to do it",
-                UNSAFE.join(" and ")
+                UNSAFE.join(", ")
             ));
         }
         if code.contains("#[ignore") {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_forbidden_word_is_found_outside_two_crates_only() {
+    fn the_forbidden_word_is_found_outside_a_few_crates_only() {
         assert_eq!(words("crates/fs/src/a.rs", "    unsafe { f() }").len(), 1);
         assert_eq!(words("crates/host/src/a.rs", "    unsafe { f() }").len(), 0);
         assert_eq!(words("crates/shim/src/a.rs", "    unsafe { f() }").len(), 0);

@@ -2,7 +2,7 @@
 
 use crate::directory::Directory;
 use crate::file::WeirFile;
-use crate::open_volume::{OpenVolume, wait};
+use crate::open_volume::{OpenVolume, wait_for_media};
 use fs::{BatchChange, IfExists, Ino};
 use rustix::fs::Access;
 use rustix::io::Errno;
@@ -82,7 +82,7 @@ impl Batch {
         }
         // One of the writes may make a file longer.
         let turn = (!self.written.is_empty()).then(|| volume.take_append_turn());
-        wait(|done| volume.fs.apply_batch(self.changes, done))?;
+        wait_for_media(|done| volume.fs.apply_batch(self.changes, done))?;
         drop(turn);
         self.removed.iter().for_each(|&ino| volume.note_removal(ino));
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::batch::Batch;
 use crate::file::WeirFile;
-use crate::open_volume::{OpenVolume, wait};
+use crate::open_volume::{OpenVolume, wait, wait_for_media};
 use crate::path::{LastLink, ResolvedPath};
 use fs::{FileAttributes, FileKind, FsUsage, IfExists, Ino, SetAttributes, SetTime, SetXattrMode};
 use rustix::fs::{Access, OFlags};
@@ -210,7 +210,13 @@ impl Directory {
     /// Removes a name of a file, which lives while it has another name or is open.
     pub fn remove_file(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let ((parent, name), removed) = self.place_of_removal(path.as_ref())?;
-        wait(|done| self.volume.fs.unlink(parent, &name, done))?;
+        let fs = &self.volume.fs;
+        if self.volume.is_among_synced(removed) {
+            // Its removal is synced, too.
+            wait_for_media(|done| fs.unlink(parent, &name, done))?;
+        } else {
+            wait(|done| fs.unlink(parent, &name, done))?;
+        }
         self.volume.note_removal(removed);
         Ok(())
     }
@@ -419,7 +425,7 @@ impl Directory {
 
     /// Makes the names in all directories durable.
     pub fn sync(&self) -> io::Result<()> {
-        Ok(wait(|done| self.volume.fs.sync_names(done))?)
+        Ok(wait_for_media(|done| self.volume.fs.sync_names(done))?)
     }
 
     /// The directory's number.

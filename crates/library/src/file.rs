@@ -1,7 +1,8 @@
 //! Open files.
 
 use crate::directory::access_of;
-use crate::open_volume::{OpenVolume, wait};
+use crate::open_volume::{OpenVolume, wait, wait_for_media};
+use crate::waiting::lock_waiting;
 use fs::{FallocateMode, FileAttributes, FileKind, Ino, SeekWhence, SetTime, SetXattrMode, SizePolicy};
 use rustix::fs::{Access, OFlags};
 use rustix::io::Errno;
@@ -71,7 +72,8 @@ impl WeirFile {
         if let Some(read) = self.volume.fs.try_read(self.ino, offset, into) {
             return Ok(read.map_err(|error| error.errno())?);
         }
-        let read = wait(|done| self.volume.fs.read(self.ino, offset, into.len(), done))?;
+        let len = into.len();
+        let read = wait_for_media(|done| self.volume.fs.read(self.ino, offset, len, done))?;
         into[..read.len()].copy_from_slice(&read);
         Ok(read.len())
     }
@@ -134,13 +136,13 @@ impl WeirFile {
     /// ENXIO past the end of the file, or if no data follow.
     pub fn seek_to(&self, offset: u64, what: SeekWhence) -> io::Result<u64> {
         let mut position = self.position();
-        *position = wait(|done| self.volume.fs.seek(self.ino, offset, what, done))?;
+        *position = wait_for_media(|done| self.volume.fs.seek(self.ino, offset, what, done))?;
         Ok(*position)
     }
 
     /// Makes the file's content and attributes durable, and what was changed before in the whole volume.
     pub fn sync_data(&self) -> io::Result<()> {
-        wait(|done| self.volume.fs.sync_file(self.ino, done))?;
+        wait_for_media(|done| self.volume.fs.sync_file(self.ino, done))?;
         self.volume.note_sync(self.ino);
         Ok(())
     }
@@ -229,7 +231,7 @@ impl WeirFile {
         }
         drop(turn);
         if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
-            wait(|done| volume.fs.sync_bytes(self.ino, done))?;
+            wait_for_media(|done| volume.fs.sync_bytes(self.ino, done))?;
         }
         Ok((begin + written as u64, written))
     }
@@ -238,7 +240,7 @@ impl WeirFile {
         let fs = &self.volume.fs;
         match fs.try_write(self.ino, offset, bytes) {
             Some(written) => written.map_err(|error| error.errno()),
-            None => wait(|done| fs.write(self.ino, offset, bytes.to_vec(), done)),
+            None => wait_for_media(|done| fs.write(self.ino, offset, bytes.to_vec(), done)),
         }
     }
 
@@ -251,7 +253,7 @@ impl WeirFile {
     }
 
     fn position(&self) -> MutexGuard<'_, u64> {
-        self.position.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_waiting(&self.position)
     }
 
     /// The kind of file that is open.

@@ -1,12 +1,13 @@
 //! The state that all handles of an open store share.
 
 use crate::permissions::Caller;
+use crate::waiting::{lock_waiting, waiting};
 use fs::{CallerCredentials, Fs, FsCompletion, FsError, Ino};
 use rustix::io::Errno;
 use stack::{StorageStack, WorkerThreads};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{TryRecvError, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The most synced files that stay held.
@@ -49,7 +50,7 @@ impl OpenVolume {
 
     /// Waits for the turn to change a file's size. No other thread does before the guard is dropped.
     pub(crate) fn take_append_turn(&self) -> MutexGuard<'_, ()> {
-        self.appending.lock().unwrap_or_else(PoisonError::into_inner)
+        lock_waiting(&self.appending)
     }
 
     /// Notes that a file was synced.
@@ -67,6 +68,11 @@ impl OpenVolume {
         }
     }
 
+    /// Whether a file was synced lately.
+    pub(crate) fn is_among_synced(&self, ino: Ino) -> bool {
+        self.synced.lock().unwrap_or_else(PoisonError::into_inner).contains(&ino)
+    }
+
     /// Releases a file that has lost a name, so that its space can be freed.
     pub(crate) fn note_removal(&self, ino: Ino) {
         let mut synced = self.synced.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +87,7 @@ impl OpenVolume {
     pub(crate) fn close(&self) -> Result<(), Errno> {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(workers) = workers else { return Ok(()) };
-        workers.stop_and_drain().map_err(|error| FsError::from(error).errno())
+        waiting(|| workers.stop_and_drain()).map_err(|error| FsError::from(error).errno())
     }
 }
 
@@ -92,12 +98,26 @@ impl Drop for OpenVolume {
     }
 }
 
-/// Waits for an operation that ends in a completion, and returns its result.
+/// Waits for an operation that ends in a completion, and returns its result. Most operations are complete at once.
 pub(crate) fn wait<T: Send + 'static>(operation: impl FnOnce(FsCompletion<T>)) -> Result<T, Errno> {
     let (sender, receiver) = sync_channel(1);
     operation(Box::new(move |result| {
         let _ = sender.send(result);
     }));
-    // The sender is dropped without a result only when the store is closed.
-    receiver.recv().map_or(Err(Errno::IO), |result| result.map_err(|error| error.errno()))
+    let result = match receiver.try_recv() {
+        Ok(result) => result,
+        Err(TryRecvError::Empty) => waiting(move || receiver.recv()).map_err(|_| CLOSED)?,
+        Err(TryRecvError::Disconnected) => return Err(CLOSED),
+    };
+    result.map_err(|error| error.errno())
+}
+
+/// The error of an operation that gets no result. That happens only when the store is closed.
+const CLOSED: Errno = Errno::IO;
+
+/// As [`wait`], for an operation that reads or writes the media in the caller's thread.
+pub(crate) fn wait_for_media<T: Send + 'static>(
+    operation: impl FnOnce(FsCompletion<T>) + Send,
+) -> Result<T, Errno> {
+    waiting(|| wait(operation))
 }

@@ -1,7 +1,8 @@
 //! Opening and closing a store in the caller's process.
 
 use crate::directory::Directory;
-use crate::open_volume::{OpenVolume, wait};
+use crate::open_volume::{OpenVolume, wait_for_media};
+use crate::waiting::waiting;
 use cache::CacheSettings;
 use device::Clock;
 use fs::FsError;
@@ -63,6 +64,10 @@ impl Weir {
     /// There is no store, another process has it open, its buffer is missing or not durable, or a medium fails. The
     /// error says what to do next.
     pub fn open(path: &Path, options: &WeirOptions) -> Result<Weir, StackError> {
+        waiting(|| Weir::recover(path, options))
+    }
+
+    fn recover(path: &Path, options: &WeirOptions) -> Result<Weir, StackError> {
         let media = StoreMedia::find(path, options.buffer.as_deref())?;
         let access = if options.read_only { DiskAccess::Read } else { DiskAccess::Write };
         if access == DiskAccess::Write && !options.volatile_buffer {
@@ -90,7 +95,7 @@ impl Weir {
     /// Makes everything durable that was changed before the call. A [sync](crate::WeirFile::sync_data) of one file may
     /// cost less.
     pub fn commit(&self) -> io::Result<()> {
-        Ok(wait(|done| self.volume.fs.sync(done))?)
+        Ok(wait_for_media(|done| self.volume.fs.sync(done))?)
     }
 
     /// Makes a read-only volume of the present state, durably on return. Other threads go on.
@@ -107,7 +112,7 @@ impl Weir {
             return Err(Errno::EXIST.into());
         }
         let snapshot = NewVolume { name, mode: VolumeMode::ReadOnly, created };
-        match self.volume.stack.cache.clone_volume(self.id, &snapshot) {
+        match waiting(|| self.volume.stack.cache.clone_volume(self.id, &snapshot)) {
             Ok(_) => Ok(()),
             Err(error) if error.is_full() => Err(Errno::NOSPC.into()),
             Err(cache::CacheError::Store(store::StoreError::BadName { .. })) => Err(Errno::INVAL.into()),
@@ -138,6 +143,11 @@ impl Weir {
     /// EIO if not everything could be written back. Synced changes are in the buffer then, and the next start goes on
     /// with them.
     pub fn close(self) -> io::Result<()> {
+        self.close_shared()
+    }
+
+    /// [Closes](Weir::close) a store that has several owners.
+    pub fn close_shared(&self) -> io::Result<()> {
         Ok(self.volume.close()?)
     }
 }

@@ -1,14 +1,16 @@
 //! Errors before a store is open, and the next step.
 
+use crate::media::FS_TYPE;
 use buffer::BufferError;
 use cache::CacheError;
 use device::DeviceOperation;
 use fs::FsError;
-use host::{HostError, VolatileReason, shell_quoted};
+use host::{HostError, MountTable, VolatileReason, shell_quoted};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use store::StoreError;
 
@@ -105,6 +107,14 @@ impl StackError {
         }
     }
 
+    /// The error and the next step, in one line.
+    pub fn line(&self) -> String {
+        match self.help() {
+            Some(help) => format!("{self}; {help}"),
+            None => self.to_string(),
+        }
+    }
+
     /// The next step.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
@@ -138,6 +148,9 @@ impl StackError {
             StackError::Busy { .. } => {
                 "find its mount with `findmnt -t fuse.weir`, and `weir unmount` it".into()
             }
+            StackError::InUse { path, pid, .. } if let Some(point) = mount_by(*pid, path) => {
+                format!("unmount it: `weir unmount {}`", shell_quoted(&point)).into()
+            }
             StackError::InUse { pid, .. } => {
                 format!("see what it does with `ps -fp {pid}`, and wait until it ends").into()
             }
@@ -160,6 +173,17 @@ impl StackError {
             }
         })
     }
+}
+
+/// Where the process `pid` seems to have mounted the store on `medium`: a mount of its user that names the store.
+fn mount_by(pid: u32, medium: &Path) -> Option<PathBuf> {
+    let user = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+    let mounts = MountTable::read().ok()?;
+    let mount = mounts.iter().find(|mount| {
+        let is_by_user = mount.owner.is_some_and(|owner| owner.uid == user);
+        mount.fs_type == FS_TYPE && is_by_user && medium.starts_with(&mount.source)
+    });
+    Some(mount?.point.clone())
 }
 
 /// The next step about a buffer that is not durable. `store` is the store that already uses it, if there is
