@@ -1,4 +1,5 @@
-//! Names the version of the interface in the shared library, as `cargo cinstall` does: see README.md.
+//! Names the version of the interface in the shared library, as `cargo cinstall` does: see README.md. And keeps the library loaded
+//! when a program unloads it: weir's threads run its code.
 
 fn main() {
     let version = |part| std::env::var(format!("CARGO_PKG_VERSION_{part}")).expect("cargo sets it");
@@ -8,5 +9,6 @@ fn main() {
         major => major.to_owned(),
     };
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libweir.so.{interface}");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rerun-if-changed=build.rs");
 }

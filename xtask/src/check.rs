@@ -1,4 +1,4 @@
-//! Runs all checks that must pass before a review, in the order in which they fail fastest.
+//! Runs all checks that must pass before a review.
 
 use crate::test_programs::{self, Executable};
 use std::process::{Command, Output};
@@ -9,7 +9,8 @@ struct Step {
     command: Command,
 }
 
-/// Runs the checks up to the first that fails, shows its output last, and says how to repeat that one alone. Whether all passed.
+/// Runs the checks in two lanes, each up to the first that fails. Shows its output last, and says how to repeat it alone. Whether
+/// all passed.
 pub(crate) fn command() -> bool {
     if !crate::tidy::command() || !run_shown(Step::cargo("formatting", "fmt --all --check")) {
         return false;
@@ -114,8 +115,12 @@ fn why_failed(step: &Step, outcome: std::io::Result<std::process::ExitStatus>) -
 
 /// The command as one types it.
 fn line(command: &Command) -> String {
+    let set = command.get_envs().filter_map(|(name, value)| {
+        Some(format!("{}={:?}", name.to_string_lossy(), value?.to_string_lossy()))
+    });
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let words = words.map(|word| word.to_string_lossy().into_owned());
+    let line = set.chain(words).collect::<Vec<_>>().join(" ");
     match command.get_current_dir() {
         Some(directory) => format!("(cd {} && {line})", directory.display()),
         None => line,
@@ -139,7 +144,9 @@ mod tests {
 
     #[test]
     fn a_step_is_shown_as_one_types_it() {
-        assert_eq!(line(&Step::new("a step", "scripts/fuzz", "2 fs_acl").command), "scripts/fuzz 2 fs_acl");
+        let mut fuzz = Step::new("a step", "scripts/fuzz", "2 fs_acl");
+        fuzz.command.env("LEVEL", "0 or 1");
+        assert_eq!(line(&fuzz.command), "LEVEL=\"0 or 1\" scripts/fuzz 2 fs_acl");
         let program =
             Executable { name: "all".into(), path: "/t/all".into(), package: "/w/p".into(), has_tests: true };
         assert_eq!(line(&Step::tests(&program).command), "(cd /w/p && /t/all)");

@@ -285,6 +285,11 @@ impl CachedPage {
         self.dirty_state().or(self.writing()).map(|dirty| dirty.newest)
     }
 
+    /// The newest change that no write-back has taken, and the newest that one is writing.
+    pub(crate) fn unstored(&self) -> [Option<Lsn>; 2] {
+        [self.dirty_state(), self.writing()].map(|dirty| dirty.map(|dirty| dirty.newest))
+    }
+
     /// Whether the buffer lacks bytes of changes that are not stored.
     pub(crate) fn is_unlogged(&self) -> bool {
         [self.dirty_state(), self.writing()].into_iter().flatten().any(|dirty| dirty.unlogged)

@@ -84,6 +84,9 @@ impl Default for CacheSettings {
 }
 
 impl CacheSettings {
+    /// The least memory with which a cache is of use, in bytes.
+    pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
+
     /// The defaults of a cache with this much memory, in bytes. Every default stands here, and nowhere else.
     pub fn with_memory(bytes: u64) -> CacheSettings {
         CacheSettings {

@@ -343,6 +343,12 @@ impl<'a> FsTransaction<'a> {
         open_files.contains_key(&slot.0)
     }
 
+    /// Whether a file was synced while it was held.
+    pub(crate) fn was_synced(&mut self, slot: InodeSlot) -> bool {
+        let open_files = self.state.open_files.get_mut().expect("no panic while holding the open files");
+        open_files.get(&slot.0).is_some_and(|open| open.synced)
+    }
+
     /// The written ranges (from, to) of the arena: disjoint, in ascending order. A write has few.
     fn written_ranges(&self) -> SmallVec<[(u64, u64); 4]> {
         let mut ranges: SmallVec<[(u64, u64); 4]> = SmallVec::new();

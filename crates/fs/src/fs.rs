@@ -252,8 +252,8 @@ impl Fs {
     /// If the file was synced while it was held, its removal is durable on completion, too: databases with a
     /// rollback journal commit by deleting the journal, and do not sync the directory.
     pub fn unlink(&self, parent: Ino, name: &[u8], done: FsCompletion<()>) {
-        let done = if self.was_synced(parent, name) { self.then_sync(done) } else { done };
         let name = name.to_vec();
+        let done = self.sync_if_asked(done);
         self.run(cost::remove(self.levels(parent)), move |tx| tx.unlink(parent, &name), done);
     }
 
@@ -542,17 +542,12 @@ impl Fs {
         self.sync_scope(SyncScope::Logged, done);
     }
 
-    pub(crate) fn was_synced(&self, parent: Ino, name: &[u8]) -> bool {
-        let state = self.core.read_state();
-        let Ok(found) = state.find_name(parent, name) else { return false };
-        let open_files = state.open_files.lock().expect("no panic while holding the open files");
-        open_files.get(&found.slot.0).is_some_and(|open| open.synced)
-    }
-
-    pub(crate) fn then_sync(&self, done: FsCompletion<()>) -> FsCompletion<()> {
+    /// The completion of a change that says whether it must be synced before it is answered.
+    pub(crate) fn sync_if_asked(&self, done: FsCompletion<()>) -> FsCompletion<bool> {
         let fs = self.clone();
-        Box::new(move |removed| match removed {
-            Ok(()) => fs.sync_names(done),
+        Box::new(move |made| match made {
+            Ok(true) => fs.sync_names(done),
+            Ok(false) => done(Ok(())),
             Err(error) => done(Err(error)),
         })
     }
@@ -815,6 +810,9 @@ impl FsCore {
         range: Range<usize>,
     ) -> Result<(), FsError> {
         let bytes = &tx.file_bytes()[range];
+        // A file that grew past the log may be cut off after a crash, and these bytes with it.
+        let (slot, _) = tx.find_file(ino)?;
+        tx.log_bypassed_pages(slot)?;
         let (object, _) = self.note_write(tx, ino, offset, bytes.len())?;
         tx.add_data_change(ObjectChange::Write { object, offset, bytes });
         Ok(())

@@ -109,7 +109,7 @@ typedef struct {
    */
   const char *buffer;
   /**
-   * Memory for pages and deltas, in bytes; 0: 128 MiB.
+   * Memory for pages and deltas, in bytes: at least 16 MiB; 0: 128 MiB.
    */
   uint64_t memory_bytes;
   /**
@@ -197,9 +197,10 @@ int weir_futimens(weir_file *file, const struct timespec *times);
 
 /**
  * Makes `count` changes at once, in their order: every other thread, and whoever opens the store after a crash, sees all of them or
- * none. They are durable after a later weir_commit().
+ * none. They are durable after a later weir_commit(), or on return if a file was opened with O_SYNC or O_DSYNC. Only a read that
+ * began before may have some pages from before and others from after.
  *
- * If one fails, nothing has changed, and errno is that change's. Names are those before the first change. Fails with EFBIG for more
+ * If one fails, nothing has changed, but that set-user-ID bits of the files may be gone; errno is that change's. Names are those before the first change. Fails with EFBIG for more
  * than 64 changes or 1 MiB, or if the buffer is too small for so many; EXDEV for a file of another store; EINVAL for an unknown kind.
  */
 int weir_apply(weir_store *store,
@@ -279,7 +280,7 @@ weir_dir *weir_opendir(weir_store *store, const char *path);
 
 /**
  * The next entry, without `.` and `..`; NULL at the end, and errno is left alone then. Valid until the next call with this
- * listing. Entries that are added or removed meanwhile are listed or not; all others exactly once.
+ * listing, also one of another thread or weir_closedir(), and until its store is closed. Entries that are added or removed meanwhile are listed or not; all others exactly once.
  */
 struct dirent *weir_readdir(weir_dir *listing);
 

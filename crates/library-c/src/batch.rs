@@ -36,9 +36,10 @@ pub struct Change {
 }
 
 /// Makes `count` changes at once, in their order: every other thread, and whoever opens the store after a crash, sees all of them or
-/// none. They are durable after a later weir_commit().
+/// none. They are durable after a later weir_commit(), or on return if a file was opened with O_SYNC or O_DSYNC. Only a read that
+/// began before may have some pages from before and others from after.
 ///
-/// If one fails, nothing has changed, and errno is that change's. Names are those before the first change. Fails with EFBIG for more
+/// If one fails, nothing has changed, but that set-user-ID bits of the files may be gone; errno is that change's. Names are those before the first change. Fails with EFBIG for more
 /// than 64 changes or 1 MiB, or if the buffer is too small for so many; EXDEV for a file of another store; EINVAL for an unknown kind.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_apply(store: *mut StoreHandle, changes: *const Change, count: usize) -> c_int {

@@ -5,7 +5,7 @@ use crate::handles::{FileHandle, Handle, OpenFile, StoreHandle, number_of, sourc
 use rustix::io::Errno;
 use std::ffi::{c_char, c_int, c_void};
 use std::io::SeekFrom;
-use weir_library::{Directory, FallocateMode, OFlags, SeekWhence, SizePolicy};
+use weir_library::{Directory, FallocateMode, OFlags, SeekWhence, SizePolicy, WeirFile};
 
 /// Opens a file or directory, or makes a file. `mode` is that of a new file.
 ///
@@ -20,8 +20,18 @@ pub unsafe extern "C" fn weir_open(
 ) -> *mut FileHandle {
     answer_at("weir_open", path, |path| {
         let file = StoreHandle::get(store)?.open(path, OFlags::from_bits_retain(flags as u32), mode)?;
-        Ok(FileHandle::give(OpenFile { store: number_of(store)?, file }))
+        give_while_open(number_of(store)?, file)
     })
+}
+
+/// Gives C a file, unless its store was closed while it was opened.
+fn give_while_open(store: u64, file: WeirFile) -> Result<*mut FileHandle, CallError> {
+    let handle = FileHandle::give(OpenFile { store, file });
+    if StoreHandle::TABLE.get(store).is_err() {
+        let _ = FileHandle::close(handle);
+        return Err(Errno::BADF.into());
+    }
+    Ok(handle)
 }
 
 /// As weir_open(). A path without a slash at its start begins at `directory`, which is open.
@@ -35,7 +45,7 @@ pub unsafe extern "C" fn weir_openat(
     answer_at("weir_openat", path, |path| {
         let from = FileHandle::get(directory)?;
         let file = Directory::of(&from.file)?.open(path, OFlags::from_bits_retain(flags as u32), mode)?;
-        Ok(FileHandle::give(OpenFile { store: from.store, file }))
+        give_while_open(from.store, file)
     })
 }
 

@@ -77,7 +77,7 @@ pub unsafe extern "C" fn weir_opendir(store: *mut StoreHandle, path: *const c_ch
 }
 
 /// The next entry, without `.` and `..`; NULL at the end, and errno is left alone then. Valid until the next call with this
-/// listing. Entries that are added or removed meanwhile are listed or not; all others exactly once.
+/// listing, also one of another thread or weir_closedir(), and until its store is closed. Entries that are added or removed meanwhile are listed or not; all others exactly once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_readdir(listing: *mut ListingHandle) -> *mut libc::dirent {
     answer("weir_readdir", || Ok(ListingHandle::get(listing)?.next()?))

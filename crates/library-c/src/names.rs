@@ -1,6 +1,6 @@
 //! Names: the functions that take a path.
 
-use crate::answer::{CallError, answer_at};
+use crate::answer::{CallError, answer, answer_at};
 use crate::handles::{Handle, StoreHandle, path_of, target};
 use std::ffi::{c_char, c_int, c_void};
 use std::io;
@@ -18,6 +18,21 @@ fn change(
     answer_at(function, path, |path| {
         operation(&*StoreHandle::get(store)?, path)?;
         Ok(0)
+    })
+}
+
+/// Answers a call that changes names at two paths.
+fn change_both(
+    function: &str,
+    store: *mut StoreHandle,
+    (path, other): (*const c_char, *const c_char),
+    operation: impl FnOnce(&Weir, &Path, &Path) -> io::Result<()>,
+) -> c_int {
+    answer(function, || {
+        let (path, other) = (path_of(path)?, path_of(other)?);
+        let done = operation(&*StoreHandle::get(store)?, path, other);
+        let about = format_args!("{} and {}", path.display(), other.display());
+        done.map_err(|error| CallError::from(error).about(about)).map(|()| 0)
     })
 }
 
@@ -50,7 +65,7 @@ pub unsafe extern "C" fn weir_rename(
     old: *const c_char,
     new: *const c_char,
 ) -> c_int {
-    change("weir_rename", store, old, |weir, old| weir.rename(old, path_of(new)?))
+    change_both("weir_rename", store, (old, new), |weir, old, new| weir.rename(old, new))
 }
 
 /// Gives the file at `path` a further name.
@@ -60,7 +75,7 @@ pub unsafe extern "C" fn weir_link(
     path: *const c_char,
     name: *const c_char,
 ) -> c_int {
-    change("weir_link", store, path, |weir, path| weir.add_name(path, path_of(name)?))
+    change_both("weir_link", store, (path, name), |weir, path, name| weir.add_name(path, name))
 }
 
 /// Makes a symbolic link at `path` that leads to `target`.

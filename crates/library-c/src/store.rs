@@ -21,7 +21,7 @@ pub struct StoreOptions {
     pub volume: *const c_char,
     /// The buffer's file or device; NULL: where it was last, or beside the store.
     pub buffer: *const c_char,
-    /// Memory for pages and deltas, in bytes; 0: 128 MiB.
+    /// Memory for pages and deltas, in bytes: at least 16 MiB; 0: 128 MiB.
     pub memory_bytes: u64,
     /// Several of WEIR_READ_ONLY and WEIR_VOLATILE_BUFFER, or 0.
     pub flags: c_uint,

@@ -21,6 +21,16 @@ pub(crate) fn failed_at(path: &Path) -> impl Fn(io::Error) -> PyErr + '_ {
     }
 }
 
+/// As [`failed`], of a call about two paths.
+pub(crate) fn failed_at_both<'a>(path: &'a Path, other: &'a Path) -> impl Fn(io::Error) -> PyErr + 'a {
+    move |error| {
+        let (errno, text) = parts(&error);
+        let [path, other] = [path, other].map(|path| path.as_os_str().to_owned());
+        // The fourth argument is an error code of Windows.
+        PyOSError::new_err((errno, text, path, None::<i32>, other))
+    }
+}
+
 /// The exception for a store that cannot be opened. Its text says what to do next.
 pub(crate) fn not_opened(error: StackError) -> PyErr {
     PyOSError::new_err((error.errno().raw_os_error(), error.line()))

@@ -5,9 +5,8 @@ use crate::interpreter::FILES;
 use crate::stat::stat_result;
 use crate::store::RawStore;
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 use rustix::io::Errno;
 use std::io::{self, SeekFrom};
 use std::sync::Arc;
@@ -46,31 +45,33 @@ impl Drop for RawFile {
 
 #[pymethods]
 impl RawFile {
-    /// Closes the file.
-    fn close(&self) -> PyResult<()> {
-        FILES.remove(self.number).map(drop).map_err(failed)
+    /// Closes the file. One that was closed, or whose store was, is left alone.
+    fn close(&self) {
+        let _ = FILES.remove(self.number);
     }
 
     /// Reads from the position on into `buffer`. Returns the number of bytes: 0 at the end.
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
-        let buffer = PyBuffer::<u8>::get(buffer)?;
-        // What is not read stays as it was.
-        let mut bytes = buffer.to_vec(py)?;
-        let read = self.open()?.file.read(&mut bytes).map_err(failed)?;
-        buffer.copy_from_slice(py, &bytes)?;
+        let into = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
+        let file = &self.open()?.file;
+        let left = bytes_left(file, file.seek(SeekFrom::Current(0)).map_err(failed)?)?;
+        let mut bytes = space_for(into.len()?, left)?;
+        let read = file.read(&mut bytes).map_err(failed)?;
+        into.set_item(PySlice::new(py, 0, read as isize, 1), PyBytes::new(py, &bytes[..read]))?;
         Ok(read)
     }
 
     /// Reads at most `size` bytes from the position on.
     fn read<'py>(&self, py: Python<'py>, size: usize) -> PyResult<Bound<'py, PyBytes>> {
-        let file = self.open()?;
-        read_bytes(py, size, |bytes| file.file.read(bytes))
+        let file = &self.open()?.file;
+        let left = bytes_left(file, file.seek(SeekFrom::Current(0)).map_err(failed)?)?;
+        read_bytes(py, space_for(size, left)?, |bytes| file.read(bytes))
     }
 
     /// Reads at most `size` bytes from `offset` on.
     fn pread<'py>(&self, py: Python<'py>, size: usize, offset: u64) -> PyResult<Bound<'py, PyBytes>> {
-        let file = self.open()?;
-        read_bytes(py, size, |bytes| file.file.read_at(bytes, offset))
+        let file = &self.open()?.file;
+        read_bytes(py, space_for(size, bytes_left(file, offset)?)?, |bytes| file.read_at(bytes, offset))
     }
 
     /// Writes at the position, or at the end of an appending file. Returns the number of bytes written.
@@ -133,16 +134,31 @@ impl RawFile {
     }
 }
 
+/// Bytes of the file from `offset` on.
+fn bytes_left(file: &WeirFile, offset: u64) -> PyResult<u64> {
+    Ok(file.metadata().map_err(failed)?.size.saturating_sub(offset))
+}
+
+/// Memory for `size` bytes, of which the file has `left`.
+fn space_for(size: usize, left: u64) -> PyResult<Vec<u8>> {
+    if size > isize::MAX as usize {
+        return Err(failed(Errno::INVAL.into()));
+    }
+    // At least one, so that a read of a file that grows meanwhile is no end of it, and a directory is refused.
+    Ok(vec![0; size.min(usize::try_from(left.max(1)).unwrap_or(size))])
+}
+
+/// The bytes of an object, whatever its elements are.
+fn bytes_of(data: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
+    PyBuffer::<u8>::get(data)
+        .or_else(|_| PyBuffer::<u8>::get(&PyMemoryView::from(data)?.call_method1("cast", ("B",))?))
+}
+
 fn read_bytes<'py>(
     py: Python<'py>,
-    size: usize,
+    mut bytes: Vec<u8>,
     read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let mut bytes = Vec::new();
-    if size > isize::MAX as usize || bytes.try_reserve_exact(size).is_err() {
-        return Err(PyOSError::new_err((Errno::INVAL.raw_os_error(), "Invalid argument")));
-    }
-    bytes.resize(size, 0);
     let count = read(&mut bytes).map_err(failed)?;
     Ok(PyBytes::new(py, &bytes[..count]))
 }
@@ -156,6 +172,6 @@ pub(crate) fn with_bytes<T>(
     if let Ok(bytes) = data.cast::<PyBytes>() {
         return write(bytes.as_bytes()).map_err(failed);
     }
-    let bytes = PyBuffer::<u8>::get(data)?.to_vec(py)?;
+    let bytes = bytes_of(data)?.to_vec(py)?;
     write(&bytes).map_err(failed)
 }

@@ -1,6 +1,6 @@
 //! Stores, and the functions that take a path.
 
-use crate::errors::{failed, failed_at, not_opened};
+use crate::errors::{failed, failed_at, failed_at_both, not_opened};
 use crate::file::{OpenFile, RawFile, with_bytes};
 use crate::interpreter::{FILES, STORES};
 use crate::stat::stat_result;
@@ -94,7 +94,9 @@ impl RawStore {
                         batch.write_at(&file.file, bytes, offset).map(drop)
                     })?
                 }
-                Change::Rename(src, dst) => batch.rename(&src, dst).map(drop).map_err(failed_at(&src))?,
+                Change::Rename(src, dst) => {
+                    batch.rename(&src, &dst).map(drop).map_err(failed_at_both(&src, &dst))?
+                }
                 Change::Unlink((path,)) => batch.remove_file(&path).map(drop).map_err(failed_at(&path))?,
             }
         }
@@ -185,7 +187,7 @@ impl RawStore {
 
     /// Renames a file or directory, and replaces what has the new name, atomically.
     fn rename(&self, src: PathBuf, dst: PathBuf) -> PyResult<()> {
-        self.at(&src, |weir, src| weir.rename(src, &dst))
+        self.get()?.rename(&src, &dst).map_err(failed_at_both(&src, &dst))
     }
 
     /// The same as `rename`.
@@ -195,7 +197,7 @@ impl RawStore {
 
     /// Gives a file a further name.
     fn link(&self, src: PathBuf, dst: PathBuf) -> PyResult<()> {
-        self.at(&src, |weir, src| weir.add_name(src, &dst))
+        self.get()?.add_name(&src, &dst).map_err(failed_at_both(&src, &dst))
     }
 
     /// Makes a symbolic link at `dst` that leads to `src`.

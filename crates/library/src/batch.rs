@@ -2,9 +2,9 @@
 
 use crate::directory::Directory;
 use crate::file::WeirFile;
-use crate::open_volume::{OpenVolume, wait_for_media};
+use crate::open_volume::{HeldFile, OpenVolume, wait_for_media};
 use fs::{BatchChange, IfExists, Ino};
-use rustix::fs::Access;
+use rustix::fs::{Access, OFlags};
 use rustix::io::Errno;
 use std::io;
 use std::path::Path;
@@ -19,18 +19,29 @@ pub struct Batch {
     written: Vec<Ino>,
     /// Files that lose a name.
     removed: Vec<Ino>,
+    /// Files and directories that the changes name. They are held, so that no other file gets their numbers.
+    held: Vec<HeldFile>,
+    /// One of the files was opened with SYNC or DSYNC.
+    is_synchronous: bool,
 }
 
 impl Batch {
     pub(crate) fn new(directory: Directory) -> Batch {
-        Batch { directory, changes: Vec::new(), written: Vec::new(), removed: Vec::new() }
+        let (changes, written, removed, held) = Default::default();
+        Batch { directory, changes, written, removed, held, is_synchronous: false }
+    }
+
+    fn hold(&mut self, ino: Ino) -> Result<(), Errno> {
+        self.held.push(HeldFile::new(self.volume().clone(), ino)?);
+        Ok(())
     }
 
     fn volume(&self) -> &Arc<OpenVolume> {
         self.directory.volume()
     }
 
-    /// Adds a write of all `bytes` at `offset`, in a file opened with APPEND, too.
+    /// Adds a write of all `bytes` at `offset`, in a file opened with APPEND, too. If the file was opened with SYNC or
+    /// DSYNC, the whole batch is durable when [`apply`](Batch::apply) returns.
     ///
     /// # Errors
     /// EBADF if the file is not open for writing, EXDEV if it is of another store.
@@ -39,6 +50,8 @@ impl Batch {
         if !Arc::ptr_eq(self.volume(), file.volume()) {
             return Err(Errno::XDEV.into());
         }
+        self.hold(file.ino())?;
+        self.is_synchronous |= file.flags().intersects(OFlags::SYNC | OFlags::DSYNC);
         self.written.push(file.ino());
         self.changes.push(BatchChange::Write { ino: file.ino(), offset, bytes: bytes.to_vec() });
         Ok(self)
@@ -52,6 +65,8 @@ impl Batch {
         let directory = &self.directory;
         let (from, to, replaced) =
             Directory::places_of_rename((directory, old.as_ref()), (directory, new.as_ref()))?;
+        self.hold(from.0)?;
+        self.hold(to.0)?;
         self.removed.extend(replaced);
         self.changes.push(BatchChange::Rename { from, to, if_exists: IfExists::Replace });
         Ok(self)
@@ -63,18 +78,21 @@ impl Batch {
     /// As of `unlink(2)`, for the names as they are now.
     pub fn remove_file(&mut self, path: impl AsRef<Path>) -> io::Result<&mut Batch> {
         let ((parent, name), removed) = self.directory.place_of_removal(path.as_ref())?;
+        self.hold(parent)?;
         self.removed.push(removed);
         self.changes.push(BatchChange::Unlink { parent, name });
         Ok(self)
     }
 
     /// Makes all changes at once: every other thread, and whoever opens the store after a crash, sees all of them or none.
-    /// They are durable after a later [`commit`](crate::Weir::commit).
+    /// Only a read that began before may have some pages from before and others from after. They are durable after a later
+    /// [`commit`](crate::Weir::commit).
     ///
     /// # Errors
-    /// That of the first change that fails, and nothing has changed. Names are found again now: if another thread has
-    /// renamed or removed one meanwhile, that is ENOENT, or the change is that of the file which has the name now. EFBIG for more
-    /// than 64 changes or more than 1 MiB, or if the buffer is too small for so many; ENOSPC, EIO, EROFS.
+    /// That of the first change that fails: nothing has changed then, but that set-user-ID bits of written files may be gone.
+    /// Names are looked up again, in the directories that they were added with: if another thread has renamed or removed one
+    /// meanwhile, that is ENOENT, or the change is that of the file which has the name now. EFBIG for more than 64 changes
+    /// or more than 1 MiB, or if the buffer is too small for so many; ENOSPC, EIO, EROFS.
     pub fn apply(self) -> io::Result<()> {
         let volume = self.volume().clone();
         for &ino in &self.written {
@@ -85,6 +103,9 @@ impl Batch {
         wait_for_media(|done| volume.fs.apply_batch(self.changes, done))?;
         drop(turn);
         self.removed.iter().for_each(|&ino| volume.note_removal(ino));
+        if self.is_synchronous {
+            wait_for_media(|done| volume.fs.sync_names(done))?;
+        }
         Ok(())
     }
 }

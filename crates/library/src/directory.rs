@@ -2,7 +2,7 @@
 
 use crate::batch::Batch;
 use crate::file::WeirFile;
-use crate::open_volume::{OpenVolume, wait, wait_for_media};
+use crate::open_volume::{HeldFile, OpenVolume, wait, wait_for_media};
 use crate::path::{LastLink, ResolvedPath};
 use fs::{FileAttributes, FileKind, FsUsage, IfExists, Ino, SetAttributes, SetTime, SetXattrMode};
 use rustix::fs::{Access, OFlags};
@@ -20,11 +20,11 @@ const ENTRIES_AT_ONCE: usize = 512;
 /// root.
 ///
 /// All changes are atomic, and in one order with all other changes of the volume. They are durable after a later
-/// [`commit`](crate::Weir::commit) or [`sync`](Directory::sync).
+/// [`commit`](crate::Weir::commit) or [`sync_names`](Directory::sync_names).
 #[derive(Clone)]
 pub struct Directory {
     volume: Arc<OpenVolume>,
-    ino: Ino,
+    held: Arc<HeldFile>,
 }
 
 /// An entry of a directory.
@@ -44,8 +44,9 @@ pub struct DirectoryItem {
 type NamePlace = (Ino, Vec<u8>);
 
 impl Directory {
-    pub(crate) fn root(volume: Arc<OpenVolume>) -> Directory {
-        Directory { volume, ino: Ino::ROOT }
+    pub(crate) fn root(volume: Arc<OpenVolume>) -> Result<Directory, Errno> {
+        let held = Arc::new(HeldFile::new(volume.clone(), Ino::ROOT)?);
+        Ok(Directory { volume, held })
     }
 
     /// The directory that an open file is.
@@ -57,7 +58,8 @@ impl Directory {
         if volume.attributes(file.ino())?.kind != FileKind::Directory {
             return Err(Errno::NOTDIR.into());
         }
-        Ok(Directory { volume, ino: file.ino() })
+        let held = Arc::new(HeldFile::new(volume.clone(), file.ino())?);
+        Ok(Directory { volume, held })
     }
 
     /// Opens a file, or makes it. `mode` is that of a new file, before the umask.
@@ -77,41 +79,53 @@ impl Directory {
         let place = self.resolve(path.as_ref(), last)?;
         match place.found {
             Some(_) if is_exclusive => Err(Errno::EXIST.into()),
-            Some(_) => self.open_existing(place.existing()?, flags),
+            Some(_) => match self.open_existing(place.existing()?, flags) {
+                // Another file has the name by now.
+                Err(Errno::STALE) => self.open(path, flags, mode),
+                opened => Ok(opened?),
+            },
             None if !flags.contains(OFlags::CREATE) => Err(Errno::NOENT.into()),
             None if place.names_directory => Err(Errno::ISDIR.into()),
-            None => match self.make(&place, FileKind::File, mode) {
-                Ok(made) => Ok(WeirFile::new(self.volume.clone(), made.ino, flags)?),
-                // Another thread made it meanwhile.
-                Err(Errno::EXIST) if !is_exclusive => self.open(path, flags, mode),
-                Err(errno) => Err(errno.into()),
-            },
+            None => {
+                let made = self.make(&place, FileKind::File, mode);
+                match made.and_then(|made| self.hold_and_open(&made, flags)) {
+                    // Another thread made it meanwhile, or removed it again.
+                    Err(Errno::EXIST | Errno::STALE) if !is_exclusive => self.open(path, flags, mode),
+                    opened => Ok(opened?),
+                }
+            }
         }
     }
 
-    fn open_existing(&self, found: FileAttributes, flags: OFlags) -> io::Result<WeirFile> {
+    fn open_existing(&self, found: FileAttributes, flags: OFlags) -> Result<WeirFile, Errno> {
         let access = access_of(flags);
         let writes = access.contains(Access::WRITE_OK) || flags.contains(OFlags::TRUNC);
         match found.kind {
             FileKind::Directory if writes || flags.contains(OFlags::CREATE) => {
-                return Err(Errno::ISDIR.into());
+                return Err(Errno::ISDIR);
             }
             FileKind::Directory => {}
-            FileKind::File if flags.contains(OFlags::DIRECTORY) => return Err(Errno::NOTDIR.into()),
+            FileKind::File if flags.contains(OFlags::DIRECTORY) => return Err(Errno::NOTDIR),
             FileKind::File => {}
-            FileKind::Symlink => return Err(Errno::LOOP.into()),
-            _ => return Err(Errno::OPNOTSUPP.into()),
+            FileKind::Symlink => return Err(Errno::LOOP),
+            _ => return Err(Errno::OPNOTSUPP),
         }
-        self.volume.caller.ensure_may(access, &found)?;
+        self.volume.ensure_may(if writes { access | Access::WRITE_OK } else { access }, &found)?;
         if flags.contains(OFlags::NOATIME) {
             self.volume.caller.ensure_owns(&found)?;
         }
-        let file = WeirFile::new(self.volume.clone(), found.ino, flags)?;
-        if flags.contains(OFlags::TRUNC) && found.size > 0 {
-            self.volume.caller.ensure_may(Access::WRITE_OK, &found)?;
-            self.set(found.ino, SetAttributes { size: Some(0), ..Default::default() })?;
+        let file = self.hold_and_open(&found, flags)?;
+        if flags.contains(OFlags::TRUNC) {
+            self.volume.set_size(&found, 0)?;
         }
         Ok(file)
+    }
+
+    /// Opens the file that was found: ESTALE if another one has its number by now.
+    fn hold_and_open(&self, found: &FileAttributes, flags: OFlags) -> Result<WeirFile, Errno> {
+        let file = WeirFile::new(self.volume.clone(), found.ino, flags)?;
+        let is_same = self.volume.attributes(found.ino)?.generation == found.generation;
+        if is_same { Ok(file) } else { Err(Errno::STALE) }
     }
 
     /// Makes a directory.
@@ -313,7 +327,7 @@ impl Directory {
     /// EACCES, EROFS, or those of the path.
     pub fn ensure_access(&self, path: impl AsRef<Path>, wanted: Access) -> io::Result<()> {
         let found = self.resolve(path.as_ref(), LastLink::Follow)?.existing()?;
-        Ok(self.volume.caller.ensure_may(wanted, &found)?)
+        Ok(self.volume.ensure_may(wanted, &found)?)
     }
 
     /// Sets the permission bits of the file to which `path` leads.
@@ -418,24 +432,24 @@ impl Directory {
             entries.push(DirectoryItem { cookie, ino, kind, name: OsString::from_vec(entry.name.to_vec()) });
             entries.len() < count
         };
-        let read = self.volume.fs.read_directory(self.ino, cookie, &mut take);
+        let read = self.volume.fs.read_directory(self.ino(), cookie, &mut take);
         read.map_err(|error| error.errno())?;
         Ok(entries)
     }
 
-    /// Makes the names in all directories durable.
-    pub fn sync(&self) -> io::Result<()> {
+    /// Makes the names in all directories durable, as `fsync` of a directory does.
+    pub fn sync_names(&self) -> io::Result<()> {
         Ok(wait_for_media(|done| self.volume.fs.sync_names(done))?)
     }
 
     /// The directory's number.
     pub fn ino(&self) -> Ino {
-        self.ino
+        self.held.ino()
     }
 
     /// The directory's parent; the root is its own.
-    pub fn parent(&self) -> io::Result<Ino> {
-        Ok(self.volume.fs.parent(self.ino).map_err(|error| error.errno())?)
+    pub fn parent_ino(&self) -> io::Result<Ino> {
+        Ok(self.volume.fs.parent(self.ino()).map_err(|error| error.errno())?)
     }
 
     /// The space of the store.
@@ -444,15 +458,19 @@ impl Directory {
     }
 
     fn resolve<'p>(&self, path: &'p Path, last: LastLink) -> Result<ResolvedPath<'p>, Errno> {
-        self.volume.resolve(self.ino, path.as_os_str().as_bytes(), last)
-    }
-
-    fn set(&self, ino: Ino, set: SetAttributes) -> Result<FileAttributes, Errno> {
-        wait(|done| self.volume.fs.set_attributes(ino, set, done))
+        self.volume.resolve(self.ino(), path.as_os_str().as_bytes(), last)
     }
 }
 
 impl OpenVolume {
+    /// Refuses what the file's mode does not allow, and writing where nothing can change.
+    fn ensure_may(&self, wanted: Access, file: &FileAttributes) -> Result<(), Errno> {
+        if self.is_read_only && wanted.contains(Access::WRITE_OK) {
+            return Err(Errno::ROFS);
+        }
+        self.caller.ensure_may(wanted, file)
+    }
+
     pub(crate) fn set_mode(&self, file: &FileAttributes, mode: u32) -> Result<(), Errno> {
         /// The bit that lets a program run as a file's group.
         const SETGID: u16 = 0o2000;

@@ -1,7 +1,7 @@
 //! Open files.
 
 use crate::directory::access_of;
-use crate::open_volume::{OpenVolume, wait, wait_for_media};
+use crate::open_volume::{HeldFile, OpenVolume, wait, wait_for_media};
 use crate::waiting::lock_waiting;
 use fs::{FallocateMode, FileAttributes, FileKind, Ino, SeekWhence, SetTime, SetXattrMode, SizePolicy};
 use rustix::fs::{Access, OFlags};
@@ -14,11 +14,12 @@ const PIECE_BYTES: usize = 16 << 20;
 
 /// An open file or directory.
 ///
-/// Reads and writes at one position take turns; those that name an offset go on beside each other. A file without a name
-/// lives until it is dropped.
+/// `read`, `write` and `seek` take turns; `read_at` and `write_at` run beside each other. A file without a name lives until
+/// it is dropped.
 pub struct WeirFile {
     volume: Arc<OpenVolume>,
     ino: Ino,
+    _held: HeldFile,
     access: Access,
     /// APPEND, SYNC and DSYNC: what may be changed while the file is open.
     flags: Mutex<OFlags>,
@@ -28,10 +29,11 @@ pub struct WeirFile {
 
 impl WeirFile {
     pub(crate) fn new(volume: Arc<OpenVolume>, ino: Ino, flags: OFlags) -> Result<WeirFile, Errno> {
-        volume.fs.hold(ino).map_err(|error| error.errno())?;
+        let held = HeldFile::new(volume.clone(), ino)?;
         Ok(WeirFile {
             volume,
             ino,
+            _held: held,
             access: access_of(flags),
             flags: Mutex::new(flags),
             position: Mutex::new(0),
@@ -259,12 +261,6 @@ impl WeirFile {
     /// The kind of file that is open.
     pub fn kind(&self) -> io::Result<FileKind> {
         Ok(self.volume.attributes(self.ino)?.kind)
-    }
-}
-
-impl Drop for WeirFile {
-    fn drop(&mut self) {
-        self.volume.fs.unhold(self.ino, 1);
     }
 }
 

@@ -8,7 +8,7 @@ use stack::{StorageStack, WorkerThreads};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{TryRecvError, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The most synced files that stay held.
 const SYNCED_MAX: usize = 64;
@@ -20,6 +20,8 @@ pub(crate) struct OpenVolume {
     /// Permission bits that new files do not get.
     pub(crate) umask: AtomicU16,
     pub(crate) stack: StorageStack,
+    /// Nothing can change: the store was opened so, or the volume is a snapshot.
+    pub(crate) is_read_only: bool,
     /// Held over the look-up of a file's end and the write there, and while a file's size changes otherwise.
     appending: Mutex<()>,
     /// The files that were synced last, the newest at the end. They stay held when they are closed: the removal of a
@@ -30,8 +32,15 @@ pub(crate) struct OpenVolume {
 }
 
 impl OpenVolume {
-    pub(crate) fn new(stack: StorageStack, fs: Fs, workers: WorkerThreads, umask: u16) -> OpenVolume {
+    pub(crate) fn new(
+        stack: StorageStack,
+        fs: Fs,
+        workers: WorkerThreads,
+        umask: u16,
+        is_read_only: bool,
+    ) -> OpenVolume {
         OpenVolume {
+            is_read_only,
             fs,
             caller: Caller::of_process(),
             umask: AtomicU16::new(umask),
@@ -88,6 +97,29 @@ impl OpenVolume {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(workers) = workers else { return Ok(()) };
         waiting(|| workers.stop_and_drain()).map_err(|error| FsError::from(error).errno())
+    }
+}
+
+/// A file or directory that lives, and keeps its number, while this exists.
+pub(crate) struct HeldFile {
+    volume: Arc<OpenVolume>,
+    ino: Ino,
+}
+
+impl HeldFile {
+    pub(crate) fn new(volume: Arc<OpenVolume>, ino: Ino) -> Result<HeldFile, Errno> {
+        volume.fs.hold(ino).map_err(|error| error.errno())?;
+        Ok(HeldFile { volume, ino })
+    }
+
+    pub(crate) fn ino(&self) -> Ino {
+        self.ino
+    }
+}
+
+impl Drop for HeldFile {
+    fn drop(&mut self) {
+        self.volume.fs.unhold(self.ino, 1);
     }
 }
 

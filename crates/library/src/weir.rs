@@ -26,7 +26,7 @@ pub struct WeirOptions {
     pub buffer: Option<PathBuf>,
     /// Whether nothing is ever written to the media. Changes are then refused with EROFS.
     pub read_only: bool,
-    /// Memory for pages and deltas, in bytes.
+    /// Memory for pages and deltas, in bytes: at least 16 MiB.
     pub memory_bytes: u64,
     /// Whether a buffer is accepted that loses synced data when the power fails.
     pub volatile_buffer: bool,
@@ -68,12 +68,17 @@ impl Weir {
     }
 
     fn recover(path: &Path, options: &WeirOptions) -> Result<Weir, StackError> {
+        if options.memory_bytes < CacheSettings::MEMORY_BYTES_MIN {
+            return Err(StackError::MemoryTooSmall { bytes: options.memory_bytes });
+        }
         let media = StoreMedia::find(path, options.buffer.as_deref())?;
         let access = if options.read_only { DiskAccess::Read } else { DiskAccess::Write };
         if access == DiskAccess::Write && !options.volatile_buffer {
             media.ensure_durable()?;
         }
         let mut settings = CacheSettings::with_memory(options.memory_bytes);
+        // The caller waits in any case. Handing over to another thread and back takes tens of microseconds.
+        settings.commit_inline_below = Duration::from_millis(5);
         if let Some(ms) = media.settings.commit_interval_ms {
             settings.commit_interval = Duration::from_millis(ms);
         }
@@ -87,8 +92,9 @@ impl Weir {
         }
         let workers =
             WorkerThreads::start(&stack.cache, access).map_err(StackError::io("starting a thread", name))?;
-        let opened = Arc::new(OpenVolume::new(stack, fs, workers, options.umask));
-        let root = Directory::root(opened.clone());
+        let is_read_only = options.read_only || volume.mode == VolumeMode::ReadOnly;
+        let opened = Arc::new(OpenVolume::new(stack, fs, workers, options.umask, is_read_only));
+        let root = Directory::root(opened.clone()).expect("every volume has a root");
         Ok(Weir { volume: opened, id: volume.id, root })
     }
 

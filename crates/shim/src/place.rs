@@ -2,6 +2,7 @@
 
 use crate::descriptors;
 use crate::session::{self, Session};
+use crate::settings;
 use arc_swap::ArcSwapOption;
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr, c_char, c_int};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use weir_library::{Directory, Ino};
 
 /// The component of a path behind which the volume begins.
-const MARKER: &[u8] = b"@@";
+pub(crate) const MARKER: &[u8] = b"@@";
 
 static WORKING_DIRECTORY: ArcSwapOption<WorkingDirectory> = ArcSwapOption::const_empty();
 
@@ -22,7 +23,7 @@ pub(crate) struct WorkingDirectory {
     /// Its path in the volume.
     pub(crate) path: Vec<u8>,
     pub(crate) ino: Ino,
-    /// Its path for the program, with the marker.
+    /// Its path for the program, behind the marker or the prefix.
     pub(crate) shown: Vec<u8>,
     /// The working directory before, of the machine.
     pub(crate) outside: Vec<u8>,
@@ -71,15 +72,38 @@ pub(crate) fn bytes_of<'a>(path: *const c_char) -> Option<&'a [u8]> {
     Some(unsafe { CStr::from_ptr(path) }.to_bytes())
 }
 
-/// The path in the volume, which begins with a slash, if `path` has the marker; and the path before it.
-pub(crate) fn split_at_marker(path: &[u8]) -> Option<(&[u8], Vec<u8>)> {
+/// The part of a path that stands for the root of the volume, and the path in the volume, which begins with a slash.
+/// `None` if the path does not say that it is the volume's.
+pub(crate) fn split_at_root(path: &[u8]) -> Option<(&[u8], Vec<u8>)> {
+    let prefix = settings::get()?.prefix.as_deref();
+    let end = prefix.and_then(|prefix| end_of_prefix(path, prefix)).or_else(|| end_of_marker(path))?;
+    let (root, rest) = path.split_at(end);
+    Some((root, if rest.is_empty() { b"/".to_vec() } else { rest.to_vec() }))
+}
+
+/// What stands for the root of the volume where the program has not named it.
+pub(crate) fn default_root() -> &'static [u8] {
+    settings::get().and_then(|settings| settings.prefix.as_deref()).unwrap_or(MARKER)
+}
+
+/// The path of the machine in front of the marker at the end of a root; `None` if the root is the prefix.
+pub(crate) fn before_marker(root: &[u8]) -> Option<&[u8]> {
+    root.strip_suffix(MARKER).filter(|before| before.is_empty() || before.ends_with(b"/"))
+}
+
+/// Where the path in the volume begins, for a path that is the prefix or below it.
+fn end_of_prefix(path: &[u8], prefix: &[u8]) -> Option<usize> {
+    let rest = path.strip_prefix(prefix)?;
+    (rest.is_empty() || rest[0] == b'/').then_some(prefix.len())
+}
+
+/// Where the path in the volume begins, for a path with the marker.
+fn end_of_marker(path: &[u8]) -> Option<usize> {
     let mut begin = 0;
     for component in path.split(|&byte| byte == b'/') {
         let end = begin + component.len();
         if component == MARKER {
-            let rest = &path[end..];
-            let inner = if rest.is_empty() { b"/".to_vec() } else { rest.to_vec() };
-            return Some((&path[..begin], inner));
+            return Some(end);
         }
         begin = end + 1;
     }
@@ -89,7 +113,7 @@ pub(crate) fn split_at_marker(path: &[u8]) -> Option<(&[u8], Vec<u8>)> {
 /// The place of a path that a call names; `None` if it is not weir's.
 pub(crate) fn find(directory: c_int, path: *const c_char) -> Option<io::Result<Place>> {
     let path = bytes_of(path)?;
-    if let Some((_, inner)) = split_at_marker(path) {
+    if let Some((_, inner)) = split_at_root(path) {
         return Some(Place::of_root(inner));
     }
     if path.is_empty() || path[0] == b'/' {
@@ -152,13 +176,25 @@ mod tests {
 
     #[test]
     fn the_marker_is_a_whole_component() {
-        let inner = |path: &[u8]| split_at_marker(path).map(|(before, inner)| (before.to_vec(), inner));
-        let found = |before: &[u8], path: &[u8]| Some((before.to_vec(), path.to_vec()));
-        assert_eq!(inner(b"@@"), found(b"", b"/"));
-        assert_eq!(inner(b"@@/a/b"), found(b"", b"/a/b"));
-        assert_eq!(inner(b"/tmp/@@/a"), found(b"/tmp/", b"/a"));
-        assert_eq!(inner(b"./@@"), found(b"./", b"/"));
-        assert_eq!(inner(b"@@/@@/x"), found(b"", b"/@@/x"));
-        assert!([&b"a@@/b"[..], b"@@a", b"@", b"", b"/a/@@b/c"].iter().all(|path| inner(path).is_none()));
+        let split = |path: &'static [u8]| path.split_at(end_of_marker(path).expect("it has a marker"));
+        assert_eq!(split(b"@@"), (&b"@@"[..], &b""[..]));
+        assert_eq!(split(b"@@/a/b"), (&b"@@"[..], &b"/a/b"[..]));
+        assert_eq!(split(b"/tmp/@@/a"), (&b"/tmp/@@"[..], &b"/a"[..]));
+        assert_eq!(split(b"@@/@@/x"), (&b"@@"[..], &b"/@@/x"[..]));
+        let without = [&b"a@@/b"[..], b"@@a", b"@", b"", b"/a/@@b/c"];
+        assert!(without.iter().all(|path| end_of_marker(path).is_none()));
+        assert_eq!(before_marker(b"/tmp/@@"), Some(&b"/tmp/"[..]));
+        assert_eq!(before_marker(b"@@"), Some(&b""[..]));
+        assert_eq!(before_marker(b"/data@@"), None, "that is a prefix");
+    }
+
+    #[test]
+    fn a_prefix_ends_with_a_whole_component() {
+        let end = |path: &[u8]| end_of_prefix(path, b"/data/db");
+        assert_eq!(
+            (end(b"/data/db"), end(b"/data/db/a"), end(b"/data/db/../a")),
+            (Some(8), Some(8), Some(8))
+        );
+        assert!([&b"/data/dbx"[..], b"/data", b"data/db/a", b""].iter().all(|path| end(path).is_none()));
     }
 }

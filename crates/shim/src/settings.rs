@@ -1,7 +1,9 @@
 //! The settings that `weir run` passes in the environment.
 
 use rustix::fs::Stat;
+use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -23,6 +25,8 @@ const MESSAGES_MIN: i32 = 400;
 pub(crate) struct RunSettings {
     pub(crate) store: PathBuf,
     pub(crate) options: WeirOptions,
+    /// The absolute path that stands for the volume's root, beside the marker.
+    pub(crate) prefix: Option<Vec<u8>>,
 }
 
 /// Reads the environment. Without `WEIR_RUN_STORE`, the shim passes every call on.
@@ -33,6 +37,10 @@ pub(crate) fn read() {
         options.volume = volume;
     }
     options.volatile_buffer = std::env::var_os("WEIR_RUN_VOLATILE_BUFFER").is_some();
+    if let Some(bytes) = std::env::var("WEIR_RUN_MEMORY").ok().and_then(|bytes| bytes.parse().ok()) {
+        options.memory_bytes = bytes;
+    }
+    let prefix = std::env::var_os("WEIR_RUN_PREFIX").map(OsString::into_vec);
     if let Ok(stat) = rustix::fs::fstat(rustix::stdio::stderr()) {
         STANDARD_ERROR.get_or_init(|| stat);
     }
@@ -45,7 +53,7 @@ pub(crate) fn read() {
             MESSAGES.get_or_init(|| copy);
         }
     }
-    let is_first = SETTINGS.set(RunSettings { store: store.into(), options }).is_ok();
+    let is_first = SETTINGS.set(RunSettings { store: store.into(), options, prefix }).is_ok();
     IS_ACTIVE.store(is_first, Ordering::Release);
 }
 

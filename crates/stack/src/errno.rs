@@ -19,9 +19,10 @@ impl StackError {
             | StackError::BufferMissing { .. }
             | StackError::NoSuchVolume { .. } => Errno::NOENT,
             StackError::Io { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::IO),
-            StackError::NotMedia { .. } | StackError::SameMedia { .. } | StackError::TwoBuffers { .. } => {
-                Errno::INVAL
-            }
+            StackError::NotMedia { .. }
+            | StackError::SameMedia { .. }
+            | StackError::TwoBuffers { .. }
+            | StackError::MemoryTooSmall { .. } => Errno::INVAL,
             StackError::OtherBuffer { .. } => Errno::STALE,
             StackError::BufferNotWritable { .. } | StackError::LostEnds { .. } => Errno::IO,
             StackError::VolatileBuffer { .. } => Errno::OPNOTSUPP,

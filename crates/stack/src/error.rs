@@ -50,6 +50,8 @@ pub enum StackError {
     Busy { path: PathBuf },
     #[error("{}: in use by process {pid} ({program})", path.display())]
     InUse { path: PathBuf, pid: u32, program: String },
+    #[error("a memory of {bytes} bytes is too small: weir needs 16 MiB")]
+    MemoryTooSmall { bytes: u64 },
     #[error("{source}")]
     Host { path: PathBuf, source: HostError },
     #[error("{}", about(path, source))]
@@ -151,6 +153,10 @@ impl StackError {
             StackError::InUse { path, pid, .. } if let Some(point) = mount_by(*pid, path) => {
                 format!("unmount it: `weir unmount {}`", shell_quoted(&point)).into()
             }
+            StackError::InUse { pid, .. } if *pid == std::process::id() => {
+                "this program has it open already: close it before".into()
+            }
+            StackError::MemoryTooSmall { .. } => "give it more, or the default".into(),
             StackError::InUse { pid, .. } => {
                 format!("see what it does with `ps -fp {pid}`, and wait until it ends").into()
             }

@@ -698,7 +698,8 @@ pub(crate) struct ClassArgs {
 Examples:
   weir run --store /var/lib/weir/demo -- sqlite3 @@/app.db 'select 1'
   weir run --store /var/lib/weir/demo -- tar -xf src.tar -C @@
-  weir run --store /dev/vdb --volume nightly -- grep -r TODO @@/src")]
+  weir run --store /dev/vdb --volume nightly -- grep -r TODO @@/src
+  weir run --store /var/lib/weir/demo --prefix /srv/wiki -- python3 wiki.py --data /srv/wiki")]
 pub(crate) struct RunArgs {
     /// The directory or device that you formatted
     #[arg(long, value_name = "PATH")]
@@ -706,6 +707,13 @@ pub(crate) struct RunArgs {
     /// The volume, by its name in `weir volume list`
     #[arg(long, value_name = "NAME", default_value = crate::volume::DEFAULT)]
     pub(crate) volume: String,
+    /// A path that stands for the root of the volume, too: absolute paths of the program that are this one or begin with it are
+    /// the store's, as they are written. So a program with fixed paths needs no `@@`
+    #[arg(long, value_name = "DIR", value_parser = crate::run::prefix)]
+    pub(crate) prefix: Option<PathBuf>,
+    /// Memory for pages and deltas: at least 16MiB, at most what the machine has
+    #[arg(long, value_name = "SIZE", default_value_t = ByteSize(128 << 20), allow_hyphen_values = true)]
+    pub(crate) memory: ByteSize,
     /// Print at the end of each process which calls were served, passed on and refused, and which are missing
     #[arg(long)]
     pub(crate) explain: bool,

@@ -36,7 +36,7 @@ use store::DataMode;
 pub(crate) const READY: &str = "ready";
 
 /// The smallest `--memory`: a few of the kernel's largest requests.
-const MEMORY_MIN: ByteSize = ByteSize(16 << 20);
+const MEMORY_MIN: ByteSize = ByteSize(CacheSettings::MEMORY_BYTES_MIN);
 /// How long a mount waits for a daemon of the store that begins or ends.
 const DAEMON_WAIT: Duration = Duration::from_secs(10);
 const DAEMON_STEP: Duration = Duration::from_millis(20);
@@ -241,14 +241,20 @@ fn attend(
     leave_caller(log.as_ref()).map_err(spawn_failed)
 }
 
+/// Refuses a `--memory` with which nothing works.
+pub(crate) fn ensure_memory(memory: ByteSize) -> Result<(), WeirError> {
+    if memory >= MEMORY_MIN {
+        return Ok(());
+    }
+    Err(WeirError::Size { option: "--memory", size: memory, why: format!("less than {MEMORY_MIN}") })
+}
+
 fn settings(tuning: &TuningArgs, threads: u8) -> Result<CacheSettings, WeirError> {
     let wrong = |option, size, why: String| Err(WeirError::Size { option, size, why });
     let memory = tuning.memory;
     let defaults = CacheSettings::with_memory(memory.0);
     let dirty = tuning.dirty.unwrap_or(ByteSize(defaults.dirty_bytes_max));
-    if memory < MEMORY_MIN {
-        return wrong("--memory", memory, format!("less than {MEMORY_MIN}"));
-    }
+    ensure_memory(memory)?;
     if dirty > memory {
         return wrong("--dirty", dirty, format!("more than --memory ({memory})"));
     }

@@ -33,6 +33,7 @@ const SCRIPTS_MAX: u32 = 5;
 
 /// Becomes the program. Returns only if that fails.
 pub(crate) fn run(args: &RunArgs) -> Result<(), WeirError> {
+    crate::daemon::ensure_memory(args.memory)?;
     let media = StoreMedia::find(&args.store, None)?;
     if !args.buffer_medium.volatile_buffer {
         media.ensure_durable()?;
@@ -51,7 +52,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), WeirError> {
     command.arg0(name).args(arguments);
     command.env(PRELOAD_VARIABLE, preloaded(&shim));
     command.env("WEIR_RUN_STORE", &media.name).env("WEIR_RUN_VOLUME", &args.volume);
-    command.env_remove("WEIR_RUN_EXPLAIN").env_remove("WEIR_RUN_VOLATILE_BUFFER");
+    for unset in ["WEIR_RUN_EXPLAIN", "WEIR_RUN_PREFIX", "WEIR_RUN_VOLATILE_BUFFER"] {
+        command.env_remove(unset);
+    }
+    command.env("WEIR_RUN_MEMORY", args.memory.0.to_string());
+    if let Some(prefix) = &args.prefix {
+        command.env("WEIR_RUN_PREFIX", prefix);
+    }
     if args.explain {
         command.env("WEIR_RUN_EXPLAIN", std::process::id().to_string());
     }
@@ -59,6 +66,23 @@ pub(crate) fn run(args: &RunArgs) -> Result<(), WeirError> {
         command.env("WEIR_RUN_VOLATILE_BUFFER", "1");
     }
     Err(WeirError::Run { program, source: command.exec() })
+}
+
+/// Parses `--prefix`.
+pub(crate) fn prefix(text: &str) -> Result<PathBuf, String> {
+    let path = text.trim_end_matches('/');
+    if !text.starts_with('/') {
+        return Err("it must be an absolute path, such as /srv/wiki".into());
+    }
+    if path.is_empty() {
+        return Err(
+            "a program needs files of the machine, too: name a directory below the root, such as /srv".into(),
+        );
+    }
+    if path.split('/').skip(1).any(|name| matches!(name, "" | "." | "..")) {
+        return Err("write the path as the program does, without `.`, `..` and empty names".into());
+    }
+    Ok(path.into())
 }
 
 /// The shim, then what the user preloads.
@@ -179,6 +203,16 @@ mod tests {
         assert_eq!(interpreter(b" /usr/bin/env python3\nimport os"), Some("/usr/bin/env".into()));
         assert_eq!(interpreter(b"/bin/sh"), Some("/bin/sh".into()));
         assert_eq!(interpreter(b"\n/bin/sh"), None);
+    }
+
+    #[test]
+    fn a_prefix_is_a_plain_absolute_path() {
+        assert_eq!(prefix("/srv/wiki/"), Ok("/srv/wiki".into()));
+        let says = |text: &str, part: &str| assert!(prefix(text).unwrap_err().contains(part), "{text}");
+        says("srv", "absolute");
+        says("//", "below the root");
+        says("/srv/../etc", "without");
+        says("/srv//wiki", "without");
     }
 
     #[test]

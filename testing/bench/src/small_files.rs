@@ -23,6 +23,8 @@ use super::slow_device::{DirectIo, LoopDevice, unmount_on_drop, work_directory};
 use super::system::{weir_on, weir_unmount_on_drop};
 use super::tar_archive::{self, FILE_BYTES_MAX};
 
+/// Memory of weir, which the searched files fit into.
+const MEMORY: &str = "2GiB";
 /// The largest file of the tree that grep searches; the mean is 3 KiB.
 const SEARCHED_BYTES_MAX: u64 = 12 << 10;
 /// No file has this text.
@@ -218,7 +220,7 @@ impl SmallFilesBench {
         }
         report.line(format!(
             "\n`grep -rc {PATTERN}` of {} files with a mean of {} KiB, {} passes in one process; medians of {} rounds. Each \
-             grep on weir begins with nothing in memory. `weir run` has 128 MiB of memory, a mount the kernel's cache, too.",
+             grep on weir begins with nothing in memory, of which it may take {MEMORY}; a mount has the kernel's cache, too.",
             args.files,
             SEARCHED_BYTES_MAX / 4 / 1024,
             args.passes,
@@ -311,6 +313,7 @@ impl SmallFilesBench {
             FilesSystem::Mount => {
                 let mounted = weir_unmount_on_drop(&self.mount_point);
                 let mut mount = weir_on(&self.store, "mount");
+                mount.args(["--memory", MEMORY]);
                 cleanup::uninterrupted(|| run(mount.arg(&self.store).arg(&self.mount_point)))?;
                 Ok((Some(mounted), self.mount_point.clone()))
             }
@@ -322,7 +325,7 @@ impl SmallFilesBench {
             return command(program, [""; 0]);
         }
         let mut run = weir_on(&self.store, "run");
-        run.arg("--store").arg(&self.store).arg("--").arg(program);
+        run.args(["--memory", MEMORY]).arg("--store").arg(&self.store).arg("--").arg(program);
         run
     }
 }

@@ -114,7 +114,7 @@ pub(crate) enum ModelChange {
         inode: ModelId,
         name: Vec<u8>,
     },
-    /// Several writes and renames, as one change. Their bytes never bypass the buffer.
+    /// Several writes, renames and removals, as one change. Their bytes never bypass the buffer.
     Batch(Vec<ModelChange>),
     /// The last holder of an unlinked file released it. Programs cannot see this.
     Forget {
@@ -191,6 +191,15 @@ impl ModelChange {
             _ => self.touches(),
         };
         needed.into_iter().filter(|id| model.inodes.contains_key(id)).collect()
+    }
+
+    /// Whether it removes a name of a file.
+    pub(crate) fn unlinks(&self) -> bool {
+        match self {
+            ModelChange::Unlink { .. } => true,
+            ModelChange::Batch(parts) => parts.iter().any(ModelChange::unlinks),
+            _ => false,
+        }
     }
 
     /// The inodes whose content or attributes the change modifies, besides its directories.

@@ -2,6 +2,7 @@
 //! replies.
 
 use crate::change::ModelChange;
+use crate::model::FsModel;
 use crate::model::{ModelBody, ModelId};
 use crate::oracle::xattr_difference;
 use crate::reply_checks::{check_attributes, check_read, check_seek, right_bytes};
@@ -160,7 +161,7 @@ impl SimulationRun {
             ClientRequest::Change(change) => {
                 // The removal is issued now. If it arrived later, a rename could have given its name to a
                 // synced file.
-                let removes = matches!(change, ModelChange::Unlink { .. }) && !self.clients.synced.is_empty();
+                let removes = change.unlinks() && !self.clients.synced.is_empty();
                 let held = change.needs(self.oracle.now(volume));
                 self.wait_for(
                     volume,
@@ -222,11 +223,24 @@ impl SimulationRun {
 
     /// Whether `change` removes a name of a file that was synced while it was held.
     fn is_durable_removal(&self, volume: VolumeId, change: &ModelChange) -> bool {
-        let ModelChange::Unlink { parent, name } = change else { return false };
-        self.oracle
-            .now(volume)
-            .lookup(*parent, name)
-            .is_ok_and(|id| self.clients.synced.contains(&(volume, id)))
+        let is_of_synced = |model: &FsModel, change: &ModelChange| match change {
+            ModelChange::Unlink { parent, name } => {
+                model.lookup(*parent, name).is_ok_and(|id| self.clients.synced.contains(&(volume, id)))
+            }
+            _ => false,
+        };
+        let now = self.oracle.now(volume);
+        match change {
+            ModelChange::Batch(parts) if change.unlinks() => {
+                let (mut after, mut is_durable) = (now.clone(), false);
+                let is_made = parts.iter().all(|part| {
+                    is_durable |= is_of_synced(&after, part);
+                    after.make(part, None).is_ok()
+                });
+                is_made && is_durable
+            }
+            one => is_of_synced(now, one),
+        }
     }
 
     /// Removes a name durably, while no other client does anything. The removal takes effect before its

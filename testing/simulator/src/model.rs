@@ -297,6 +297,10 @@ impl FsModel {
                 let mut after = self.clone();
                 for part in parts {
                     after.make(part, now)?;
+                    if let ModelChange::Write { file, .. } = part {
+                        // Its bypassed pages are logged with it.
+                        after.file_mut(*file)?.settle_before(u64::MAX);
+                    }
                 }
                 *self = after;
             }

@@ -191,6 +191,7 @@ impl RequestCall<'_> {
                 let (from, to) = ((inode(from.0), from.1), (inode(to.0), to.1));
                 BatchChange::Rename { from, to, if_exists }
             }
+            ModelChange::Unlink { parent, name } => BatchChange::Unlink { parent: inode(parent), name },
             other => unreachable!("{other:?} is in no batch"),
         }
     }

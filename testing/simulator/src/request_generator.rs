@@ -286,7 +286,7 @@ impl RequestGenerator {
         ClientRequest::Change(ModelChange::Write { file, offset, bytes, bypasses: self.bypasses })
     }
 
-    /// A batch with `first` and up to three more writes or renames.
+    /// A batch with `first` and up to three more writes, renames or removals.
     fn batch(&mut self, model: &FsModel, handles: &[ModelId], first: ModelChange) -> ModelChange {
         let random = self.batches.clone().expect("this seed draws batches");
         let others = std::mem::replace(&mut self.random, random);
@@ -310,6 +310,10 @@ impl RequestGenerator {
                 to: (to, new),
                 if_exists: IfExists::Replace,
             });
+        }
+        if self.random.once_in(6) {
+            let (parent, name, _) = self.some_name(model)?;
+            return Some(ModelChange::Unlink { parent, name });
         }
         let file = self.some_file(model, handles)?;
         let offset = self.random.below(model.get(file).content().len() as u64 + 200);

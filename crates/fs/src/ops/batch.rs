@@ -50,11 +50,13 @@ pub enum BatchChange {
 
 impl Fs {
     /// Makes all of `changes`, in order, as one transaction: everybody sees all of them or none, and so does whoever
-    /// looks after a crash. What it writes never bypasses the buffer. Like every change, it is durable after a
-    /// later sync; if it removes a name of a file that was synced while it was held, it is durable on completion.
+    /// looks after a crash. A read under way may still see some pages as they were and others as they are. What it writes
+    /// never bypasses the buffer. Like every change, it is durable after a later sync; if it removes a name of a file that
+    /// was synced while it was held, it is durable on completion. The caller holds the files and directories that it
+    /// names: otherwise another file may have their numbers by then.
     ///
     /// # Errors
-    /// That of the first change that fails; nothing has changed then. [`FsError::TooLarge`] for more than
+    /// That of the first change that fails; nothing has changed then, unless it is that of the sync on completion. [`FsError::TooLarge`] for more than
     /// [`BATCH_CHANGES_MAX`] changes, for more than [`BATCH_BYTES_MAX`] bytes, or if the buffer is too small for
     /// so many at once.
     pub fn apply_batch(&self, mut changes: Vec<BatchChange>, done: FsCompletion<()>) {
@@ -75,25 +77,20 @@ impl Fs {
                 Err(error) => return done(Err(error)),
             }
         }
-        let removes_synced = changes.iter().any(|change| match change {
-            BatchChange::Unlink { parent, name } => self.was_synced(*parent, name),
-            _ => false,
-        });
         let bytes = changes.iter().map(BatchChange::written).collect::<Vec<_>>().concat();
         let limit = self.core().cache.transaction_bytes_max() / 2;
         if changes.len() > BATCH_CHANGES_MAX || bytes.len() > BATCH_BYTES_MAX || cost.bytes > limit {
             return done(Err(FsError::TooLarge));
         }
-        let done = if removes_synced { self.then_sync(done) } else { done };
         let moved: Vec<(Ino, &[u8])> = changes.iter().filter_map(BatchChange::moved_name).collect();
-        let done = self.then_step_rules(&moved, done);
+        let done = self.sync_if_asked(self.then_step_rules(&moved, done));
         let core = self.core().clone();
         let work = move |tx: &mut FsTransaction<'_>| {
             let mut written = 0;
-            changes.iter().try_for_each(|change| {
+            changes.iter().try_fold(false, |must_sync, change| {
                 let start = written;
                 written += change.written().len();
-                change.make(&core, tx, start..written)
+                Ok(change.make(&core, tx, start..written)? || must_sync)
             })
         };
         self.core().run_with_bytes(bytes, cost.by(self.origin()), work, done);
@@ -129,18 +126,21 @@ impl BatchChange {
         }
     }
 
-    /// Makes the change. What it writes is at `place` in the transaction's bytes.
+    /// Makes the change. What it writes is at `place` in the transaction's bytes. Whether it must be synced before it is
+    /// answered.
     fn make(
         &self,
         core: &Arc<FsCore>,
         tx: &mut FsTransaction<'_>,
         place: Range<usize>,
-    ) -> Result<(), FsError> {
+    ) -> Result<bool, FsError> {
         match self {
-            BatchChange::Write { bytes, .. } if bytes.is_empty() => Ok(()),
-            BatchChange::Write { ino, offset, .. } => core.write_logged(tx, *ino, *offset, place),
+            BatchChange::Write { bytes, .. } if bytes.is_empty() => Ok(false),
+            BatchChange::Write { ino, offset, .. } => {
+                core.write_logged(tx, *ino, *offset, place).map(|()| false)
+            }
             BatchChange::Rename { from, to, if_exists } => {
-                tx.rename((from.0, &from.1), (to.0, &to.1), *if_exists, None).map(drop)
+                tx.rename((from.0, &from.1), (to.0, &to.1), *if_exists, None).map(|_| false)
             }
             BatchChange::Unlink { parent, name } => tx.unlink(*parent, name),
         }

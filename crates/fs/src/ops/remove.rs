@@ -7,14 +7,17 @@ use crate::types::{FileKind, Ino};
 use zerocopy::little_endian::U32;
 
 impl FsTransaction<'_> {
-    pub(crate) fn unlink(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
+    /// Removes a name of a file. Whether the file was synced while it was held: then the removal must be synced, too.
+    pub(crate) fn unlink(&mut self, parent: Ino, name: &[u8]) -> Result<bool, FsError> {
         let (directory, inode) = self.find_directory(parent)?;
         let found = self.lookup_name(&inode, name)?.ok_or(FsError::NotFound)?;
         if found.kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
         }
+        let was_synced = self.was_synced(found.slot);
         self.remove_name(directory, name, found.slot)?;
-        self.drop_link(found.slot)
+        self.drop_link(found.slot)?;
+        Ok(was_synced)
     }
 
     pub(crate) fn remove_directory(&mut self, parent: Ino, name: &[u8]) -> Result<(), FsError> {

@@ -12,17 +12,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{NewVolume, Store, StoreLayout, VolumeMode};
 
-const STREAM: usize = 4 * BLOCK_BYTES;
+pub(super) const STREAM: usize = 4 * BLOCK_BYTES;
 
-struct Media {
+pub(super) struct Media {
     power: Arc<PowerSupply>,
     store: Arc<SimDisk>,
     buffer: Arc<SimDisk>,
-    clock: Arc<SimClock>,
+    pub(super) clock: Arc<SimClock>,
 }
 
 impl Media {
-    fn new() -> Media {
+    pub(super) fn new() -> Media {
         let power = PowerSupply::new();
         let (store, buffer) =
             (SimDisk::new("store", 1 << 14, &power, 1), SimDisk::new("buffer", 1 << 10, &power, 2));
@@ -39,7 +39,7 @@ impl Media {
         Media { power, store, buffer, clock: self.clock.clone() }
     }
 
-    fn open(&self) -> Option<Arc<Cache>> {
+    pub(super) fn open(&self) -> Option<Arc<Cache>> {
         let settings = CacheSettings {
             bypass_after: 0,
             commit_inline_below: Duration::ZERO,
@@ -49,7 +49,7 @@ impl Media {
         Cache::open(store, self.buffer.clone(), self.clock.clone(), settings).ok().map(Arc::new)
     }
 
-    fn crash(&self) {
+    pub(super) fn crash(&self) {
         self.power.cut();
         self.store.crash();
         self.buffer.crash();
@@ -72,12 +72,15 @@ impl Media {
         pair.into_iter().for_each(|at| self.store.rot(at, 77));
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
         self.clock.clone()
     }
 }
 
-fn wait<T: Send + 'static>(cache: &Cache, start: impl FnOnce(FsCompletion<T>)) -> Result<T, FsError> {
+pub(super) fn wait<T: Send + 'static>(
+    cache: &Cache,
+    start: impl FnOnce(FsCompletion<T>),
+) -> Result<T, FsError> {
     let answer = Arc::new(Mutex::new(None));
     let into = answer.clone();
     start(Box::new(move |result| *into.lock().expect("no panic") = Some(result)));

@@ -270,7 +270,7 @@ impl ModelSubject for InMemoryFs {
                 self.run(cost::add(self.levels(parent), 0), |tx| tx.link(ino, parent, &name)).map(Some)
             }
             ModelOperation::Unlink { parent, name } => {
-                self.run(cost::remove(self.levels(parent)), |tx| tx.unlink(parent, &name)).map(|()| None)
+                self.run(cost::remove(self.levels(parent)), |tx| tx.unlink(parent, &name)).map(|_| None)
             }
             ModelOperation::RemoveDirectory { parent, name } => self
                 .run(cost::remove(self.levels(parent)), |tx| tx.remove_directory(parent, &name))

@@ -8,8 +8,12 @@
 
 from __future__ import annotations
 
+import atexit
+import errno
 import io
 import os
+import stat
+import weakref
 from typing import IO, TYPE_CHECKING, Any
 
 from . import _weir
@@ -25,6 +29,15 @@ os.register_at_fork(after_in_child=_weir.forget_of_parent)
 
 _READ_AT_ONCE = 1 << 20
 
+_open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_stores() -> None:
+    for store in list(_open_stores):
+        store.close()
+
+
 
 class File(io.RawIOBase):
     """An open file of a store, without a buffer: `Store.open(path, mode, buffering=0)`.
@@ -37,24 +50,27 @@ class File(io.RawIOBase):
 
     def __init__(self, store: Store, path: StrPath, mode: str = "rb") -> None:
         super().__init__()
-        kinds = set(mode) - {"b"}
-        plus = "+" in kinds
-        kinds.discard("+")
-        if len(kinds) != 1 or not kinds <= set("rwax"):
+        self._raw: _weir.RawFile | None = None
+        kind = mode.replace("b", "", 1).replace("+", "", 1)
+        plus = "+" in mode
+        if len(kind) != 1 or kind not in "rwax":
             raise ValueError(f"invalid mode: {mode!r}")
-        kind = kinds.pop()
         flags = os.O_RDWR if plus else os.O_RDONLY if kind == "r" else os.O_WRONLY
         flags |= {"r": 0, "w": os.O_CREAT | os.O_TRUNC, "x": os.O_CREAT | os.O_EXCL, "a": os.O_CREAT | os.O_APPEND}[kind]
         self._readable = plus or kind == "r"
         self._writable = plus or kind != "r"
         self.name = os.fspath(path)
-        self.mode = mode
-        self._raw = store.open_raw(path, flags, 0o666)
+        self.mode = kind + "b" + "+" * plus
+        raw = store.open_raw(path, flags, 0o666)
+        if stat.S_ISDIR(raw.stat().st_mode):
+            raw.close()
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.name)
         if kind == "a":
-            self._raw.seek(0, os.SEEK_END)
+            raw.seek(0, os.SEEK_END)
+        self._raw = raw
 
     def _open(self) -> _weir.RawFile:
-        if self.closed:
+        if self.closed or self._raw is None:
             raise ValueError("I/O operation on closed file")
         return self._raw
 
@@ -101,7 +117,7 @@ class File(io.RawIOBase):
         if not self.writable():
             raise io.UnsupportedOperation("not writable")
         size = self.tell() if size is None else size
-        self._raw.truncate(size)
+        self._open().truncate(size)
         return size
 
     def close(self) -> None:
@@ -109,7 +125,8 @@ class File(io.RawIOBase):
             try:
                 super().close()
             finally:
-                self._raw.close()
+                if self._raw is not None:
+                    self._raw.close()
 
     def pread(self, size: int, offset: int) -> bytes:
         """Reads at most `size` bytes from `offset` on."""
@@ -146,7 +163,9 @@ class Batch:
     def pwrite(self, file: IO[Any] | File, data: ReadableBuffer, offset: int) -> None:
         """Adds a write at `offset`, also of an appending file. What a buffer of the file has is written before, and apart."""
         file.flush()
-        self._changes.append((_raw_of(file)._open(), bytes(data), offset))
+        if offset < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        self._changes.append((_raw_of(file)._open(), bytes(memoryview(data)), offset))
 
     def rename(self, src: StrPath, dst: StrPath) -> None:
         """Adds a renaming, which replaces what has the new name."""
@@ -162,8 +181,9 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        changes, self._changes = self._changes, []
         if kind is None:
-            self._store.apply(self._changes)
+            self._store.apply(changes)
 
 
 class Store(_weir.RawStore):
@@ -203,14 +223,17 @@ class Store(_weir.RawStore):
                 buffered = io.BufferedWriter(raw, size)
             if binary:
                 return buffered
-            return io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+            text = io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+            text.mode = mode  # type: ignore[misc]
+            return text
         except BaseException:
             raw.close()
             raise
 
     def batch(self) -> Batch:
         """Begins changes that take effect together, when the batch is left without an exception: other threads, and whoever
-        opens the store after a crash, see all of them or none. They are durable after a later `commit`.
+        opens the store after a crash, see all of them or none; only a read that began before may have some pages from before and
+        others from after. They are durable after a later `commit`.
 
             with store.batch() as batch:
                 batch.pwrite(accounts, b"40", 0)
@@ -250,7 +273,7 @@ def open_store(
     something else is there; EUCLEAN if it is damaged; EOPNOTSUPP if it is of another version of weir, or its buffer is not
     durable; ESTALE if the buffer is outdated or another store's. The text says what to do next.
     """
-    return Store(
+    store = Store(
         path,
         volume=volume,
         buffer=buffer,
@@ -259,6 +282,8 @@ def open_store(
         volatile_buffer=volatile_buffer,
         umask=umask,
     )
+    _open_stores.add(store)
+    return store
 
 
 def fsync(file: IO[Any] | File) -> None:
@@ -271,5 +296,7 @@ def _raw_of(file: IO[Any] | File) -> File:
     """The file below buffers and texts."""
     raw: Any = file
     while not isinstance(raw, File):
-        raw = raw.buffer if isinstance(raw, io.TextIOWrapper) else raw.raw
+        raw = getattr(raw, "buffer", None) or getattr(raw, "raw", None)
+        if raw is None:
+            raise TypeError(f"{file!r} is not a file of a store")
     return raw

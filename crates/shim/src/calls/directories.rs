@@ -102,7 +102,7 @@ impl WeirListing {
         let directory = Directory::of(&self.open.file)?;
         match self.position {
             0 => self.put(b".", directory.ino(), FileKind::Directory, 1),
-            1 => self.put(b"..", directory.parent()?, FileKind::Directory, OWN_ENTRIES),
+            1 => self.put(b"..", directory.parent_ino()?, FileKind::Directory, OWN_ENTRIES),
             position => {
                 let mut next = self.read.next();
                 if next.is_none() {

@@ -47,7 +47,7 @@ symbols! {
     mknodat(at: c_int, path: *const c_char, mode: c_uint, device: u64) -> c_int = make_node(at, path, mode, device);
     chdir(path: *const c_char) -> c_int = change_directory(path);
     fchdir(fd: c_int) -> c_int = match crate::descriptors::get(fd) {
-        Some(open) => Some(open.and_then(|open| enter(b"", &open.path, Some(open.file.ino())))),
+        Some(open) => Some(open.and_then(|open| enter(None, &open.path, Some(open.file.ino())))),
         None => leave(|| pass_on!(next::fchdir, (fd), (c_int) -> c_int)),
     };
     getcwd(into: *mut c_char, size: usize) -> *mut c_char = {
@@ -137,16 +137,16 @@ fn make_node(at: c_int, path: *const c_char, mode: c_uint, device: u64) -> Answe
     })
 }
 
-/// The path without links, `.` and `..`, with the marker: `/tmp/@@/a`.
+/// The path without links, `.` and `..`, behind the marker or the prefix: `/tmp/@@/a`.
 fn real_path(path: *const c_char, into: *mut c_char) -> Answer<*mut c_char> {
     let found = place::find(CWD, path)?;
-    let before = place::bytes_of(path).and_then(place::split_at_marker).map(|(before, _)| before.to_vec());
+    let root = root_of(path);
     Some(found.and_then(|place| {
         let inner = without_links(&place.full, 0)?;
-        let shown = match before {
-            Some(before) => shown_path(&before, &inner)?,
+        let shown = match root {
+            Some(root) => shown_path(&root, &inner)?,
             None => place::working_directory()
-                .map(|working| with_marker_of(&working.shown, &inner))
+                .map(|working| below_root_of(&working.shown, &inner))
                 .ok_or(Errno::NOENT)?,
         };
         give_string(&shown, into, libc::PATH_MAX as usize)
@@ -193,8 +193,14 @@ fn without_links(path: &[u8], links: u32) -> io::Result<Vec<u8>> {
     Ok(real)
 }
 
-/// The absolute path with the marker, for a path of the program that begins with `before`.
-fn shown_path(before: &[u8], inner: &[u8]) -> io::Result<Vec<u8>> {
+/// What stands for the root of the volume in a path of the program.
+fn root_of(path: *const c_char) -> Option<Vec<u8>> {
+    place::bytes_of(path).and_then(place::split_at_root).map(|(root, _)| root.to_vec())
+}
+
+/// The absolute path of the program for `inner` in the volume, whose root the program calls `root`.
+fn shown_path(root: &[u8], inner: &[u8]) -> io::Result<Vec<u8>> {
+    let Some(before) = place::before_marker(root) else { return Ok([root, inner].concat()) };
     let mut shown = match place::working_directory() {
         Some(working) if !before.starts_with(b"/") => {
             real_path_outside(&[&working.outside, &b"/"[..], before].concat())?
@@ -205,7 +211,7 @@ fn shown_path(before: &[u8], inner: &[u8]) -> io::Result<Vec<u8>> {
     if !shown.ends_with(b"/") {
         shown.push(b'/');
     }
-    shown.extend_from_slice(b"@@");
+    shown.extend_from_slice(place::MARKER);
     shown.extend_from_slice(inner);
     Ok(shown)
 }
@@ -224,10 +230,10 @@ fn real_path_outside(path: &[u8]) -> io::Result<Vec<u8>> {
     Ok(found)
 }
 
-/// `inner` behind the marker of another shown path.
-fn with_marker_of(shown: &[u8], inner: &[u8]) -> Vec<u8> {
-    let before = place::split_at_marker(shown).map_or(&b""[..], |(before, _)| before);
-    [before, b"@@", inner].concat()
+/// `inner` behind the root of another shown path.
+fn below_root_of(shown: &[u8], inner: &[u8]) -> Vec<u8> {
+    let root = place::split_at_root(shown).map_or(place::default_root(), |(root, _)| root);
+    [root, inner].concat()
 }
 
 /// Gives a string to the program: in its buffer of `size` bytes, or in memory that the program frees.
@@ -257,9 +263,9 @@ fn give_string(string: &[u8], into: *mut c_char, size: usize) -> io::Result<*mut
 }
 
 fn change_directory(path: *const c_char) -> Answer<c_int> {
-    let before = place::bytes_of(path).and_then(place::split_at_marker).map(|(before, _)| before.to_vec());
+    let root = root_of(path);
     match place::find(CWD, path) {
-        Some(place) => Some(place.and_then(|place| enter(&before.unwrap_or_default(), &place.full, None))),
+        Some(place) => Some(place.and_then(|place| enter(root.as_deref(), &place.full, None))),
         None => leave(|| pass_on!(next::chdir, (path), (*const c_char) -> c_int)),
     }
 }
@@ -274,8 +280,9 @@ fn leave(change: impl FnOnce() -> c_int) -> Answer<c_int> {
     Some(Ok(0))
 }
 
-/// Enters a directory of the volume, which is the one with the number `ino`, if that is known.
-fn enter(before: &[u8], path: &[u8], ino: Option<Ino>) -> io::Result<c_int> {
+/// Enters a directory of the volume, which is the one with the number `ino`, if that is known. The program has called the
+/// volume's root `root`, if it named it.
+fn enter(root: Option<&[u8]>, path: &[u8], ino: Option<Ino>) -> io::Result<c_int> {
     let session = crate::session::get()?;
     let found = session.root().metadata(Path::new(OsStr::from_bytes(path)))?;
     if ino.is_some_and(|ino| ino != found.ino) {
@@ -287,7 +294,11 @@ fn enter(before: &[u8], path: &[u8], ino: Option<Ino>) -> io::Result<c_int> {
     }
     session.root().ensure_access(Path::new(OsStr::from_bytes(path)), Access::EXEC_OK)?;
     let inner = without_links(path, 0)?;
-    let shown = shown_path(before, &inner)?;
+    let shown = match (root, place::working_directory()) {
+        (Some(root), _) => shown_path(root, &inner)?,
+        (None, Some(working)) => below_root_of(&working.shown, &inner),
+        (None, None) => shown_path(place::default_root(), &inner)?,
+    };
     let outside = match place::working_directory() {
         Some(working) => working.outside.clone(),
         None => {

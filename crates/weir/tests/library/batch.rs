@@ -55,6 +55,34 @@ fn a_batch_that_fails_or_is_dropped_changes_nothing() {
 }
 
 #[test]
+fn a_file_made_meanwhile_is_not_taken_for_one_of_the_batch() {
+    let sandbox = Sandbox::formatted();
+    let weir = open(&sandbox);
+    let file = weir.open("old", CREATE, 0o644).unwrap();
+    let number = file.ino();
+    let mut batch = weir.batch();
+    batch.write_at(&file, b"of the batch", 0).unwrap();
+    drop(file);
+    weir.remove_file("old").unwrap();
+    let others: Vec<_> = (0..4).map(|at| weir.open(format!("new {at}"), CREATE, 0o644).unwrap()).collect();
+    batch.apply().unwrap();
+    assert!(others.iter().all(|other| other.ino() != number && other.metadata().unwrap().size == 0));
+    let again = weir.open("again", CREATE, 0o644).unwrap();
+    assert_eq!(again.ino(), number, "after the batch its number is free");
+
+    weir.make_directory("left", 0o755).unwrap();
+    weir.open("left/x", CREATE, 0o644).unwrap();
+    let mut batch = weir.batch();
+    batch.remove_file("left/x").unwrap();
+    weir.remove_file("left/x").unwrap();
+    weir.remove_directory("left").unwrap();
+    weir.make_directory("other", 0o755).unwrap();
+    weir.open("other/x", CREATE, 0o644).unwrap();
+    assert_eq!(errno(batch.apply()), Errno::NOENT);
+    assert!(weir.metadata("other/x").is_ok());
+}
+
+#[test]
 fn what_cannot_be_in_a_batch_is_refused() {
     let sandbox = Sandbox::formatted();
     let weir = open(&sandbox);

@@ -6,9 +6,10 @@ use std::fs;
 use std::io::{Read, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_library::{
-    Directory, FallocateMode, FileKind, IfExists, OFlags, SeekWhence, SetXattrMode, SizePolicy, Weir,
+    Access, Directory, FallocateMode, FileKind, IfExists, OFlags, SeekWhence, SetXattrMode, SizePolicy, Weir,
     WeirFile, WeirOptions,
 };
 
@@ -305,14 +306,55 @@ fn a_store_opened_for_reading_takes_no_changes() {
     weir.close().unwrap();
     let weir =
         Weir::open(&sandbox.store(), &WeirOptions { read_only: true, ..WeirOptions::default() }).unwrap();
-    let file = weir.open("/file", OFlags::RDWR, 0).unwrap();
-    assert_eq!(errno(file.write_at(b"lost", 0)), Errno::ROFS);
-    assert_eq!(errno(file.set_len(1)), Errno::ROFS);
+    for refused in [OFlags::RDWR, OFlags::WRONLY, OFlags::TRUNC] {
+        assert_eq!(errno(weir.open("/file", refused, 0)), Errno::ROFS);
+    }
+    assert_eq!(errno(weir.ensure_access("/file", Access::WRITE_OK)), Errno::ROFS);
+    let file = weir.open("/file", OFlags::RDONLY, 0).unwrap();
+    assert_eq!(errno(file.set_mode(0o600)), Errno::ROFS);
     assert_eq!(errno(weir.make_directory("/new", 0o755)), Errno::ROFS);
     assert_eq!(errno(weir.remove_file("/file")), Errno::ROFS);
     assert_eq!(errno(weir.snapshot("night")), Errno::ROFS);
     let mut bytes = [0; 4];
     assert_eq!((file.read_at(&mut bytes, 0).unwrap(), &bytes), (4, b"kept"));
+}
+
+#[test]
+fn a_file_that_is_replaced_all_the_time_can_be_opened_and_is_the_one_that_was_checked() {
+    let sandbox = Sandbox::formatted();
+    let weir = open(&sandbox);
+    weir.open("/file", CREATE, 0o644).unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..2000_u32 {
+                weir.open("/next", CREATE, 0o644).unwrap().write(&number.to_le_bytes()).unwrap();
+                weir.rename("/next", "/file").unwrap();
+                weir.open("/other", CREATE, 0o600).unwrap();
+                weir.remove_file("/other").unwrap();
+            }
+            is_done.store(true, Ordering::Relaxed);
+        });
+        while !is_done.load(Ordering::Relaxed) {
+            let opened = weir.open("/file", OFlags::RDONLY, 0).unwrap();
+            assert_eq!(opened.metadata().unwrap().mode, 0o644);
+        }
+    });
+}
+
+#[test]
+fn an_open_directory_is_not_taken_for_one_made_later() {
+    let sandbox = Sandbox::formatted();
+    let weir = open(&sandbox);
+    weir.make_directory("/d", 0o755).unwrap();
+    let directory = Directory::of(&weir.open("/d", OFlags::DIRECTORY, 0).unwrap()).unwrap();
+    weir.remove_directory("/d").unwrap();
+    weir.make_directory("/other", 0o755).unwrap();
+    weir.open("/other/secret", CREATE, 0o644).unwrap();
+    let mut listed = directory.entries();
+    assert_eq!(errno(listed.next().expect("an error")), Errno::NOENT);
+    assert!(listed.next().is_none());
+    assert_eq!(errno(directory.open("secret", OFlags::RDONLY, 0)), Errno::NOENT);
 }
 
 #[test]
@@ -324,7 +366,8 @@ fn files_open_after_the_end_are_read_and_not_changed() {
     for read_only in [false, true] {
         let options = WeirOptions { read_only, ..WeirOptions::default() };
         let weir = Weir::open(&sandbox.store(), &options).unwrap();
-        let file = weir.open("/file", OFlags::RDWR, 0).unwrap();
+        let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let file = weir.open("/file", access, 0).unwrap();
         weir.close().unwrap();
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {

@@ -1,5 +1,5 @@
 # What a Python program does with a store: see python.rs.
-import csv, errno, io, os, sys, threading, time, zipfile
+import array, csv, errno, io, os, subprocess, sys, threading, time, zipfile
 
 import weir
 
@@ -67,6 +67,31 @@ with weir.open_store(path, umask=0o077) as store:
         assert file.write("end") == 3 and file.seek(0) == 0
     assert store.stat("/raw").st_size == 13
 
+    assert store.open("/raw", "r+b", buffering=0).mode == "rb+" and store.open("/raw").mode == "r"
+    refused(errno.EISDIR, store.open, "/d")
+    refused(errno.ENOENT, store.open, "/absent")
+    for mode in ("ww", "r++", "q", ""):
+        try:
+            store.open("/raw", mode)
+            raise AssertionError(mode)
+        except ValueError:
+            pass
+    with store.open("/raw", "rb", buffering=0) as file:
+        assert file.pread(1 << 50, 1) == file.readall()[1:]
+        huge = bytearray(1 << 20)
+        assert file.seek(1) == 1 and file.readinto(huge) == 12 and file.read(5) == b""
+    numbers = array.array("i", [1, 2, 3])
+    with store.open("/numbers", "wb+", buffering=0) as file:
+        assert file.write(numbers) == 12 and file.seek(0) == 0
+        again = array.array("i", [0, 0, 0])
+        assert file.readinto(again) == 12 and again == numbers
+    store.unlink("/numbers")
+    try:
+        weir.fsync(sys.stdout)
+        raise AssertionError("it is refused")
+    except TypeError as error:
+        assert "not a file of a store" in str(error)
+
     # The functions of os.
     found = store.stat("/d/table.csv")
     assert isinstance(found, os.stat_result) and found.st_mode == 0o100600 and found.st_nlink == 1
@@ -109,6 +134,8 @@ with weir.open_store(path, umask=0o077) as store:
         except KeyError:
             pass
         assert store.stat("/one").st_size == 2
+        error = refused(errno.ENOENT, store.rename, "/one", "/absent/one")
+        assert (error.filename, error.filename2) == ("/one", "/absent/one")
     store.unlink("/one")
     store.unlink("/two")
 
@@ -145,7 +172,7 @@ store.close()
 late.write(b"not stored")
 refused(errno.EBADF, late.flush)
 refused(errno.EBADF, late.close)
-refused(errno.EBADF, shared.close)
+shared.close()
 try:
     raw.write(b"x")
 except (OSError, ValueError):
@@ -153,6 +180,17 @@ except (OSError, ValueError):
 with weir.open_store(path, volume="night", read_only=True) as store:
     refused(errno.EROFS, store.mkdir, "/new")
     assert store.stat("/d/moved").st_size == 13
+
+refused(errno.EINVAL, weir.open_store, path, memory_bytes=1)
+with weir.open_store(path, volume="night") as store:
+    refused(errno.EROFS, store.open, "/d/moved", "r+")
+    assert not store.access("/d/moved", os.W_OK)
+
+# A store that is open when the program ends is closed.
+open_at_end = "import sys, weir; store = weir.open_store(sys.argv[1]); file = store.open('/e', 'wb', 0); file.write(b'x')"
+subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", open_at_end, path], check=True)
+with weir.open_store(path) as store:
+    assert store.stat("/e").st_size == 1
 
 # A store that nobody names is closed.
 weir.open_store(path).open("/f", "w").write("x")

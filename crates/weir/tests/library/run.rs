@@ -88,6 +88,21 @@ fn coreutils_make_move_and_remove_files() {
 }
 
 #[test]
+fn paths_below_a_prefix_are_the_stores() {
+    let sandbox = Sandbox::formatted();
+    let options = ["--prefix", "/srv/wiki", "--memory", "16MiB"];
+    let script =
+        "mkdir /srv/wiki/d; echo one > /tmp/outside.$$; cp /tmp/outside.$$ /srv/wiki/d/f; rm /tmp/outside.$$
+        cat @@/d/f; ln -s f /srv/wiki/d/link; readlink -f /srv/wiki/d/link; cd /srv/wiki/d; pwd; cd ..; pwd";
+    let found = succeeds(&mut run_with(&sandbox, &options, ["sh", "-ec", script])).stdout;
+    assert_eq!(String::from_utf8_lossy(&found), "one\n/srv/wiki/d/f\n/srv/wiki/d\n/srv/wiki\n");
+    assert!(!Path::new("/srv/wiki").exists());
+    let refused = run_with(&sandbox, &["--prefix", "wiki"], ["true"]).output().unwrap();
+    assert_says(&String::from_utf8_lossy(&refused.stderr), "it must be an absolute path");
+    assert_says(&fails(&mut run_with(&sandbox, &["--memory", "1MiB"], ["true"])), "less than 16 MiB");
+}
+
+#[test]
 fn an_archive_is_unpacked_searched_and_packed_again() {
     let sandbox = Sandbox::formatted();
     let tree = sandbox.path("tree");
