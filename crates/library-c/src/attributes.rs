@@ -52,7 +52,9 @@ pub unsafe extern "C" fn weir_lstat(
     path: *const c_char,
     into: *mut libc::stat,
 ) -> c_int {
-    answer_at("weir_lstat", path, |path| Ok(put_stat(into, &StoreHandle::get(store)?.link_metadata(path)?)?))
+    answer_at("weir_lstat", path, |path| {
+        Ok(put_stat(into, &StoreHandle::get(store)?.symlink_metadata(path)?)?)
+    })
 }
 
 /// The attributes of an open file.

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn weir_mkdir(
     path: *const c_char,
     mode: libc::mode_t,
 ) -> c_int {
-    change("weir_mkdir", store, path, |weir, path| weir.make_directory(path, mode))
+    change("weir_mkdir", store, path, |weir, path| weir.create_dir(path, mode))
 }
 
 /// Removes an empty directory.
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn weir_link(
     path: *const c_char,
     name: *const c_char,
 ) -> c_int {
-    change_both("weir_link", store, (path, name), |weir, path, name| weir.add_name(path, name))
+    change_both("weir_link", store, (path, name), |weir, path, name| weir.hard_link(path, name))
 }
 
 /// Makes a symbolic link at `path` that leads to `target`.
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn weir_symlink(
     target: *const c_char,
     path: *const c_char,
 ) -> c_int {
-    change("weir_symlink", store, path, |weir, path| weir.make_link(path_of(target)?, path))
+    change("weir_symlink", store, path, |weir, path| weir.symlink(path_of(target)?, path))
 }
 
 /// Reads where a symbolic link leads: at most `size` bytes, without a zero byte at the end.

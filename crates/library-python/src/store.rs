@@ -143,7 +143,7 @@ impl RawStore {
             self.at(
                 &path,
                 |weir, path| {
-                    if follow_symlinks { weir.metadata(path) } else { weir.link_metadata(path) }
+                    if follow_symlinks { weir.metadata(path) } else { weir.symlink_metadata(path) }
                 },
             );
         stat_result(py, &found?)
@@ -167,7 +167,7 @@ impl RawStore {
     /// Makes a directory.
     #[pyo3(signature = (path, mode = 511))]
     fn mkdir(&self, path: PathBuf, mode: u32) -> PyResult<()> {
-        self.at(&path, |weir, path| weir.make_directory(path, mode))
+        self.at(&path, |weir, path| weir.create_dir(path, mode))
     }
 
     /// Removes an empty directory.
@@ -197,12 +197,12 @@ impl RawStore {
 
     /// Gives a file a further name.
     fn link(&self, src: PathBuf, dst: PathBuf) -> PyResult<()> {
-        self.get()?.add_name(&src, &dst).map_err(failed_at_both(&src, &dst))
+        self.get()?.hard_link(&src, &dst).map_err(failed_at_both(&src, &dst))
     }
 
     /// Makes a symbolic link at `dst` that leads to `src`.
     fn symlink(&self, src: PathBuf, dst: PathBuf) -> PyResult<()> {
-        self.at(&dst, |weir, dst| weir.make_link(&src, dst))
+        self.at(&dst, |weir, dst| weir.symlink(&src, dst))
     }
 
     /// Where a symbolic link leads.

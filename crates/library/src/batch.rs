@@ -90,8 +90,8 @@ impl Batch {
     ///
     /// # Errors
     /// That of the first change that fails: nothing has changed then, but that set-user-ID bits of written files may be gone.
-    /// Names are looked up again, in the directories that they were added with: if another thread has renamed or removed one
-    /// meanwhile, that is ENOENT, or the change is that of the file which has the name now. EFBIG for more than 64 changes
+    /// Names are looked up again: if another thread has moved one, that is ENOENT, or the change is that of the file that
+    /// has the name now. EFBIG for more than 64 changes
     /// or more than 1 MiB, or if the buffer is too small for so many; ENOSPC, EIO, EROFS.
     pub fn apply(self) -> io::Result<()> {
         let volume = self.volume().clone();

@@ -129,7 +129,7 @@ impl Directory {
     }
 
     /// Makes a directory.
-    pub fn make_directory(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<()> {
+    pub fn create_dir(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<()> {
         let place = self.resolve(path.as_ref(), LastLink::Keep)?;
         if place.found.is_some() {
             return Err(Errno::EXIST.into());
@@ -146,7 +146,7 @@ impl Directory {
     }
 
     /// Makes a symbolic link at `path` that leads to `target`.
-    pub fn make_link(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> io::Result<()> {
+    pub fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> io::Result<()> {
         let place = self.resolve(path.as_ref(), LastLink::Keep)?;
         let name = place.own_name(Errno::EXIST)?;
         match place.found {
@@ -168,15 +168,15 @@ impl Directory {
     }
 
     /// Gives the file at `path` the further name `new`. A symbolic link itself gets it.
-    pub fn add_name(&self, path: impl AsRef<Path>, new: impl AsRef<Path>) -> io::Result<()> {
-        self.add_name_to((self, path.as_ref()), (self, new.as_ref()), false)
+    pub fn hard_link(&self, path: impl AsRef<Path>, new: impl AsRef<Path>) -> io::Result<()> {
+        self.hard_link_to((self, path.as_ref()), (self, new.as_ref()), false)
     }
 
     /// Adds a name across two open directories of the volume. A symbolic link is followed if `follows`.
     ///
     /// # Errors
     /// As of `link(2)`; EXDEV if the directories are of two stores.
-    pub fn add_name_to(
+    pub fn hard_link_to(
         &self,
         (old_start, old): (&Directory, &Path),
         (new_start, new): (&Directory, &Path),
@@ -317,7 +317,7 @@ impl Directory {
     }
 
     /// The attributes of the file at `path`, also if that is a symbolic link.
-    pub fn link_metadata(&self, path: impl AsRef<Path>) -> io::Result<FileAttributes> {
+    pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> io::Result<FileAttributes> {
         Ok(self.resolve(path.as_ref(), LastLink::Keep)?.existing()?)
     }
 

@@ -10,8 +10,8 @@ static WRAPPER: OnceLock<WaitWrapper> = OnceLock::new();
 /// Sets a function through which the whole process goes wherever it waits in this library: for a device, for space, or for
 /// another thread that waits. Python's interpreter, for example, has a lock: the wrapper releases it during the wait.
 ///
-/// Nothing is waited for outside of the wrapper while a lock is held that is held during a wait. So the wrapper may itself
-/// wait for the interpreter's lock. Waits may be nested. Later calls change nothing.
+/// Every lock that the library holds while it waits is itself taken through the wrapper. So the wrapper may wait for the
+/// interpreter's lock. Waits may be nested. Later calls change nothing.
 pub fn set_wait_wrapper(wrapper: WaitWrapper) {
     let _ = WRAPPER.set(wrapper);
 }

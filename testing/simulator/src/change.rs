@@ -193,13 +193,13 @@ impl ModelChange {
         needed.into_iter().filter(|id| model.inodes.contains_key(id)).collect()
     }
 
-    /// Whether it removes a name of a file.
-    pub(crate) fn unlinks(&self) -> bool {
-        match self {
-            ModelChange::Unlink { .. } => true,
-            ModelChange::Batch(parts) => parts.iter().any(ModelChange::unlinks),
-            _ => false,
-        }
+    /// The names that it removes, with their directories.
+    pub(crate) fn unlinked_names(&self) -> impl Iterator<Item = (ModelId, &[u8])> {
+        let parts = if let ModelChange::Batch(parts) = self { parts } else { std::slice::from_ref(self) };
+        parts.iter().filter_map(|part| match part {
+            ModelChange::Unlink { parent, name } => Some((*parent, &name[..])),
+            _ => None,
+        })
     }
 
     /// The inodes whose content or attributes the change modifies, besides its directories.

@@ -10,7 +10,7 @@ use crate::request_call::{
     FsReply, IssuedRequest, ReplyArrival, ReplyInbox, RequestCall, RequestNumber, number,
 };
 use crate::request_generator::ClientRequest;
-use crate::run_state::SimulationRun;
+use crate::run_state::{RunCounts, SimulationRun};
 use crash_oracle::SyncedBytes;
 use device::Clock;
 use fs::FsError;
@@ -161,7 +161,7 @@ impl SimulationRun {
             ClientRequest::Change(change) => {
                 // The removal is issued now. If it arrived later, a rename could have given its name to a
                 // synced file.
-                let removes = change.unlinks() && !self.clients.synced.is_empty();
+                let removes = change.unlinked_names().next().is_some() && !self.clients.synced.is_empty();
                 let held = change.needs(self.oracle.now(volume));
                 self.wait_for(
                     volume,
@@ -231,7 +231,7 @@ impl SimulationRun {
         };
         let now = self.oracle.now(volume);
         match change {
-            ModelChange::Batch(parts) if change.unlinks() => {
+            ModelChange::Batch(parts) if change.unlinked_names().next().is_some() => {
                 let (mut after, mut is_durable) = (now.clone(), false);
                 let is_made = parts.iter().all(|part| {
                     is_durable |= is_of_synced(&after, part);
@@ -252,12 +252,13 @@ impl SimulationRun {
             return Ok(());
         }
         let held = change.needs(self.oracle.now(volume));
-        let errors = self.counts.errors_told;
+        let failed = |counts: &RunCounts| (counts.errors_told, counts.no_space, counts.refused);
+        let before = failed(&self.counts);
         self.wait_for(volume, client, IssueTime::Now, IssuedRequest::Change(change), held)?;
         self.settle()?;
         if !self.media.power.is_lost()
             && self.clients.outstanding().is_empty()
-            && self.counts.errors_told == errors
+            && failed(&self.counts) == before
         {
             self.oracle.synced(self.oracle.moment(), SyncedBytes::Logged);
         }
@@ -470,14 +471,20 @@ impl SimulationRun {
 
     /// Records a durable removal whose sync failed. The removal itself has happened.
     fn effect_despite_error(&mut self, volume: VolumeId, change: ModelChange, at: i64) -> Result<(), String> {
-        let ModelChange::Unlink { parent, name } = &change else { return Ok(()) };
-        let found = self.stack().mount(volume).fs.lookup(number(self.oracle.now(volume), *parent), name);
-        match (found, self.oracle.now(volume).lookup(*parent, name)) {
-            (Err(FsError::NotFound), Ok(id)) if self.clients.synced.contains(&(volume, id)) => {
-                self.check_effect(volume, change, &FsReply::Done, at)
-            }
-            _ => Ok(()),
+        if !self.is_durable_removal(volume, &change) {
+            return Ok(());
         }
+        let now = self.oracle.now(volume);
+        let mut after = now.clone();
+        if after.make(&change, None).is_err() {
+            return Ok(());
+        }
+        let is_gone = |parent: ModelId, name: &[u8]| {
+            let found = self.stack().mount(volume).fs.lookup(number(now, parent), name);
+            after.lookup(parent, name).is_err() && matches!(found, Err(FsError::NotFound))
+        };
+        let has_happened = change.unlinked_names().any(|(parent, name)| is_gone(parent, name));
+        if has_happened { self.check_effect(volume, change, &FsReply::Done, at) } else { Ok(()) }
     }
 
     fn check_effect(

@@ -132,7 +132,7 @@ fn of_place_or_file(
         let found = if flags & NOFOLLOW == 0 {
             place.start().metadata(place.path())?
         } else {
-            place.start().link_metadata(place.path())?
+            place.start().symlink_metadata(place.path())?
         };
         use_them(&found)
     })
@@ -231,7 +231,7 @@ fn access_at(at: c_int, path: Path, mode: c_int, flags: c_int) -> Answer<c_int> 
         if wanted != Access::EXISTS {
             place.start().ensure_access(place.path(), wanted)?;
         } else if flags & NOFOLLOW != 0 {
-            place.start().link_metadata(place.path())?;
+            place.start().symlink_metadata(place.path())?;
         } else {
             place.start().metadata(place.path())?;
         }
@@ -245,7 +245,7 @@ fn chmod_at(at: c_int, path: Path, mode: c_uint, flags: c_int) -> Answer<c_int> 
     }
     place::at(at, path, |place| {
         let is_link =
-            || place.start().link_metadata(place.path()).map(|found| found.kind == FileKind::Symlink);
+            || place.start().symlink_metadata(place.path()).map(|found| found.kind == FileKind::Symlink);
         if flags & NOFOLLOW != 0 && is_link()? {
             return Err(Errno::OPNOTSUPP.into());
         }
@@ -385,7 +385,7 @@ fn xattr_at<T>(
     operation: impl FnOnce(&XattrHolder<'_>) -> io::Result<T>,
 ) -> Answer<T> {
     place::at(CWD, path, |place| {
-        if flags & NOFOLLOW != 0 && place.start().link_metadata(place.path())?.kind == FileKind::Symlink {
+        if flags & NOFOLLOW != 0 && place.start().symlink_metadata(place.path())?.kind == FileKind::Symlink {
             return operation(&XattrHolder::Symlink);
         }
         operation(&XattrHolder::Place(place))

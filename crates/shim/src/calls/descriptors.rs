@@ -29,7 +29,7 @@ symbols! {
     mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int [after: descriptors::note_replaced] = make_temporary(template, suffix, flags);
     mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int [after: descriptors::note_replaced] = make_temporary(template, suffix, flags);
     mkdtemp(template: *mut c_char) -> *mut c_char = at_free_name(template, 0, |place| {
-        place.start().make_directory(place.path(), 0o700)?;
+        place.start().create_dir(place.path(), 0o700)?;
         Ok(template)
     });
     close(fd: c_int) -> c_int [before: replaced_in_handler(fd)] = close_number(fd);

@@ -17,7 +17,7 @@ symbols! {
     unlink(path: *const c_char) -> c_int = remove_name(CWD, path, 0);
     unlinkat(at: c_int, path: *const c_char, flags: c_int) -> c_int = remove_name(at, path, flags);
     remove(path: *const c_char) -> c_int = place::at(CWD, path, |place| {
-        let is_directory = place.start().link_metadata(place.path())?.kind == FileKind::Directory;
+        let is_directory = place.start().symlink_metadata(place.path())?.kind == FileKind::Directory;
         remove_at(place, is_directory)
     });
     rename(old: *const c_char, new: *const c_char) -> c_int = move_name((CWD, old), (CWD, new), 0);
@@ -65,7 +65,7 @@ symbols! {
 const CWD: c_int = libc::AT_FDCWD;
 
 fn make_directory(at: c_int, path: *const c_char, mode: c_uint) -> Answer<c_int> {
-    place::at(at, path, |place| place.start().make_directory(place.path(), mode).map(|()| 0))
+    place::at(at, path, |place| place.start().create_dir(place.path(), mode).map(|()| 0))
 }
 
 fn remove_name(at: c_int, path: *const c_char, flags: c_int) -> Answer<c_int> {
@@ -97,14 +97,14 @@ fn add_name(old: (c_int, *const c_char), new: (c_int, *const c_char), flags: c_i
     let places = place::both(old, new)?;
     let follows = flags & libc::AT_SYMLINK_FOLLOW != 0;
     Some(places.and_then(|(old, new)| {
-        old.start().add_name_to((old.start(), old.path()), (new.start(), new.path()), follows).map(|()| 0)
+        old.start().hard_link_to((old.start(), old.path()), (new.start(), new.path()), follows).map(|()| 0)
     }))
 }
 
 fn make_link(target: *const c_char, at: c_int, path: *const c_char) -> Answer<c_int> {
     place::at(at, path, |place| {
         let target = place::bytes_of(target).ok_or(Errno::FAULT)?;
-        place.start().make_link(Path::new(OsStr::from_bytes(target)), place.path()).map(|()| 0)
+        place.start().symlink(Path::new(OsStr::from_bytes(target)), place.path()).map(|()| 0)
     })
 }
 
@@ -175,7 +175,7 @@ fn without_links(path: &[u8], links: u32) -> io::Result<Vec<u8>> {
                 let parent = real.len();
                 real.push(b'/');
                 real.extend_from_slice(name);
-                let found = root.root().link_metadata(Path::new(OsStr::from_bytes(&real)))?;
+                let found = root.root().symlink_metadata(Path::new(OsStr::from_bytes(&real)))?;
                 if found.kind == FileKind::Symlink {
                     let target = root.root().read_link(Path::new(OsStr::from_bytes(&real)))?;
                     let target = target.into_os_string().into_vec();

@@ -70,13 +70,13 @@ fn a_file_made_meanwhile_is_not_taken_for_one_of_the_batch() {
     let again = weir.open("again", CREATE, 0o644).unwrap();
     assert_eq!(again.ino(), number, "after the batch its number is free");
 
-    weir.make_directory("left", 0o755).unwrap();
+    weir.create_dir("left", 0o755).unwrap();
     weir.open("left/x", CREATE, 0o644).unwrap();
     let mut batch = weir.batch();
     batch.remove_file("left/x").unwrap();
     weir.remove_file("left/x").unwrap();
     weir.remove_directory("left").unwrap();
-    weir.make_directory("other", 0o755).unwrap();
+    weir.create_dir("other", 0o755).unwrap();
     weir.open("other/x", CREATE, 0o644).unwrap();
     assert_eq!(errno(batch.apply()), Errno::NOENT);
     assert!(weir.metadata("other/x").is_ok());

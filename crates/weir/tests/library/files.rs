@@ -37,7 +37,7 @@ fn names(directory: &Directory) -> Vec<String> {
 fn what_is_written_is_there_after_the_store_was_closed() {
     let sandbox = Sandbox::formatted();
     let weir = open(&sandbox);
-    weir.make_directory("/logs", 0o777).unwrap();
+    weir.create_dir("/logs", 0o777).unwrap();
     let file = weir.open("logs/today", CREATE, 0o666).unwrap();
     file.write(b"hello").unwrap();
     file.write_at(b"far", 100_000).unwrap();
@@ -64,9 +64,9 @@ fn a_mount_sees_the_same_files() {
         return;
     }
     let weir = open(&sandbox);
-    weir.make_directory("/etc", 0o700).unwrap();
+    weir.create_dir("/etc", 0o700).unwrap();
     weir.open("/etc/conf", CREATE, 0o640).unwrap().write(b"of the library").unwrap();
-    weir.make_link("etc/conf", "/link").unwrap();
+    weir.symlink("etc/conf", "/link").unwrap();
     let inside = weir.metadata("/etc/conf").unwrap();
     weir.close().unwrap();
 
@@ -89,14 +89,14 @@ fn paths_lead_where_the_kernel_would_go() {
     let sandbox = Sandbox::formatted();
     let weir = open(&sandbox);
     for path in ["/a", "/a/b", "/a/b/c"] {
-        weir.make_directory(path, 0o755).unwrap();
+        weir.create_dir(path, 0o755).unwrap();
     }
     weir.open("/a/file", CREATE, 0o644).unwrap();
-    weir.make_link("../file", "/a/b/up").unwrap();
-    weir.make_link("/a/b", "/absolute").unwrap();
-    weir.make_link("loop2", "/loop1").unwrap();
-    weir.make_link("loop1", "/loop2").unwrap();
-    weir.make_link("nowhere", "/dangling").unwrap();
+    weir.symlink("../file", "/a/b/up").unwrap();
+    weir.symlink("/a/b", "/absolute").unwrap();
+    weir.symlink("loop2", "/loop1").unwrap();
+    weir.symlink("loop1", "/loop2").unwrap();
+    weir.symlink("nowhere", "/dangling").unwrap();
     let file = weir.metadata("/a/file").unwrap().ino;
     for path in ["a/file", "//a//.//file", "/a/b/../file", "/a/b/up", "/absolute/up", "/../a/b/c/../../file"]
     {
@@ -121,7 +121,7 @@ fn paths_lead_where_the_kernel_would_go() {
     let long = "x".repeat(256);
     assert_eq!(errno(weir.open(&long, CREATE, 0o644)), Errno::NAMETOOLONG);
     assert_eq!(errno(weir.open("y/".repeat(2100), READ, 0)), Errno::NAMETOOLONG);
-    assert_eq!(weir.link_metadata("/loop1").unwrap().kind, FileKind::Symlink);
+    assert_eq!(weir.symlink_metadata("/loop1").unwrap().kind, FileKind::Symlink);
     // A new file is made where a dangling link leads; with EXCL or NOFOLLOW it is not.
     assert_eq!(errno(weir.open("/dangling", CREATE | OFlags::EXCL, 0o644)), Errno::EXIST);
     assert_eq!(errno(weir.open("/dangling", CREATE | OFlags::NOFOLLOW, 0o644)), Errno::LOOP);
@@ -134,11 +134,11 @@ fn names_are_made_moved_and_removed() {
     let sandbox = Sandbox::formatted();
     let weir = open(&sandbox);
     weir.open("/one", CREATE, 0o644).unwrap().write(b"1").unwrap();
-    weir.add_name("/one", "/again").unwrap();
+    weir.hard_link("/one", "/again").unwrap();
     assert_eq!(weir.metadata("/one").unwrap().links, 2);
-    weir.make_directory("/d", 0o755).unwrap();
-    assert_eq!(errno(weir.make_directory("/d/", 0o755)), Errno::EXIST);
-    assert_eq!(errno(weir.make_directory("/", 0o755)), Errno::EXIST);
+    weir.create_dir("/d", 0o755).unwrap();
+    assert_eq!(errno(weir.create_dir("/d/", 0o755)), Errno::EXIST);
+    assert_eq!(errno(weir.create_dir("/", 0o755)), Errno::EXIST);
     weir.rename("/one", "/d/two").unwrap();
     assert_eq!(names(&weir), ["again", "d"]);
     assert_eq!(errno(weir.remove_directory("/d")), Errno::NOTEMPTY);
@@ -290,7 +290,7 @@ fn after_the_store_was_closed_no_operation_waits() {
     weir.remove_file("/file").unwrap();
     weir.close().unwrap();
     assert_eq!(errno(file.write(b"late")), Errno::IO);
-    assert_eq!(errno(root.make_directory("/late", 0o755)), Errno::IO);
+    assert_eq!(errno(root.create_dir("/late", 0o755)), Errno::IO);
     file.sync_data().expect("all of it is durable");
     drop((file, root));
     let weir = open(&sandbox);
@@ -312,7 +312,7 @@ fn a_store_opened_for_reading_takes_no_changes() {
     assert_eq!(errno(weir.ensure_access("/file", Access::WRITE_OK)), Errno::ROFS);
     let file = weir.open("/file", OFlags::RDONLY, 0).unwrap();
     assert_eq!(errno(file.set_mode(0o600)), Errno::ROFS);
-    assert_eq!(errno(weir.make_directory("/new", 0o755)), Errno::ROFS);
+    assert_eq!(errno(weir.create_dir("/new", 0o755)), Errno::ROFS);
     assert_eq!(errno(weir.remove_file("/file")), Errno::ROFS);
     assert_eq!(errno(weir.snapshot("night")), Errno::ROFS);
     let mut bytes = [0; 4];
@@ -346,10 +346,10 @@ fn a_file_that_is_replaced_all_the_time_can_be_opened_and_is_the_one_that_was_ch
 fn an_open_directory_is_not_taken_for_one_made_later() {
     let sandbox = Sandbox::formatted();
     let weir = open(&sandbox);
-    weir.make_directory("/d", 0o755).unwrap();
+    weir.create_dir("/d", 0o755).unwrap();
     let directory = Directory::of(&weir.open("/d", OFlags::DIRECTORY, 0).unwrap()).unwrap();
     weir.remove_directory("/d").unwrap();
-    weir.make_directory("/other", 0o755).unwrap();
+    weir.create_dir("/other", 0o755).unwrap();
     weir.open("/other/secret", CREATE, 0o644).unwrap();
     let mut listed = directory.entries();
     assert_eq!(errno(listed.next().expect("an error")), Errno::NOENT);
@@ -401,5 +401,5 @@ fn a_snapshot_stays_as_it_was_and_takes_no_changes() {
     let mut file = &snapshot.open("/file", READ, 0).unwrap();
     file.read_to_string(&mut found).unwrap();
     assert_eq!(found, "before");
-    assert_eq!(errno(snapshot.make_directory("/new", 0o755)), Errno::ROFS);
+    assert_eq!(errno(snapshot.create_dir("/new", 0o755)), Errno::ROFS);
 }

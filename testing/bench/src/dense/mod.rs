@@ -176,7 +176,7 @@ fn rows<'a>(weir: &'a Weir, plain: &Path) -> io::Result<Vec<DenseRow<'a>>> {
     const READ_WRITE: OFlags = OFlags::CREATE.union(OFlags::RDWR);
     let deep = "a/b/c/file";
     for directory in ["a", "a/b", "a/b/c"] {
-        weir.make_directory(directory, 0o755)?;
+        weir.create_dir(directory, 0o755)?;
         std::fs::create_dir(plain.join(directory))?;
     }
     for number in 0..NAMES {

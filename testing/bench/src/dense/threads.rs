@@ -36,7 +36,7 @@ struct ThreadFile {
 
 /// Measures each operation by one thread, and by `args.threads` together.
 pub(super) fn measure(args: &DenseArgs, weir: &Weir) -> io::Result<ReportTable> {
-    weir.make_directory("threads", 0o755)?;
+    weir.create_dir("threads", 0o755)?;
     let files = (0..args.threads).map(|number| lay_out(weir, number)).collect::<io::Result<Vec<_>>>()?;
     let several = format!("{} threads", args.threads);
     let mut table = ReportTable::default();
@@ -62,7 +62,7 @@ pub(super) fn measure(args: &DenseArgs, weir: &Weir) -> io::Result<ReportTable> 
 
 /// Makes a thread's directory, and a file in it without holes.
 fn lay_out(weir: &Weir, number: u8) -> io::Result<ThreadFile> {
-    weir.make_directory(format!("threads/{number}"), 0o755)?;
+    weir.create_dir(format!("threads/{number}"), 0o755)?;
     let path = format!("threads/{number}/file");
     let file = weir.open(&path, OFlags::CREATE | OFlags::RDWR, 0o644)?;
     let page = [0x5a; PAGE_BYTES as usize];
