@@ -521,10 +521,16 @@ impl FuseServer {
             match (copied, count) {
                 (Ok(bytes), CopyCount::Bits32) => reply.body(&WriteReply { bytes: bytes as u32, padding: 0 }),
                 (Ok(bytes), CopyCount::Bits64) => reply.body(&CopyReply { bytes }),
-                // If the pages cannot be shared, EOPNOTSUPP makes the kernel copy by reading and writing.
+                // EOPNOTSUPP makes the kernel copy by reading and writing.
                 (Err(error), _) => reply.error(reply_errno(&error)),
             }
         };
+        match fs.attributes(from).map(|source| source.size.saturating_sub(offset).min(len)) {
+            Ok(0) => return reply(Ok(0)),
+            Ok(1..COPY_BYTES_MIN) => return reply(Err(FsError::Unsupported)),
+            Ok(COPY_BYTES_MIN..) => {}
+            Err(error) => return reply(Err(error)),
+        }
         // The request does not say whether the target was opened with O_SYNC, so every copy is synced.
         let copied = move |copied: Result<u64, FsError>| match copied {
             Ok(copied) => fs.sync_bytes(to, Box::new(move |synced| reply(synced.map(|()| copied)))),
@@ -559,6 +565,10 @@ const INVALIDATE_ALL_AFTER: Duration = Duration::from_secs(60);
 /// it occupies one of the kernel's [`BACKGROUND_MAX`] requests, and the read that the invalidation waits for
 /// needs one, too.
 const INVALIDATIONS_AWAITED_MAX: usize = BACKGROUND_MAX as usize / 2;
+
+/// Bytes of the smallest copy that shares pages. A sharing copy takes a commit and up to two flushes of the store, for
+/// which its readers wait; the kernel copies fewer bytes in less time.
+const COPY_BYTES_MIN: u64 = 1 << 20;
 
 /// Bytes of the largest copy: it is one transaction, and the count fits a reply of 32 bits.
 const COPY_BYTES_MAX: u64 = 1 << 30;

@@ -10,7 +10,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const PAGE: u64 = 4096;
-const BYTES_MAX: u64 = 200 * PAGE;
+const BYTES_MAX: u64 = 800 * PAGE;
+/// Copies of fewer bytes are the kernel's.
+const SHARED_COPY_BYTES_MIN: u64 = 1 << 20;
 
 /// The expected file.
 #[derive(Default)]
@@ -137,19 +139,24 @@ impl Exerciser {
         }
     }
 
-    fn copy(&mut self, at: u64, len: u64) {
-        let to = self.place();
+    fn copy(&mut self, mut at: u64, mut len: u64) {
+        let mut to = self.place();
+        if self.random.once_in(2) {
+            // Long enough to share pages.
+            (at, to, len) = (at / PAGE * PAGE, to / PAGE * PAGE, BYTES_MAX);
+        }
         let len = len.min(BYTES_MAX - to).min(at.abs_diff(to));
         if len == 0 || at >= self.model.bytes.len() as u64 {
             return;
         }
+        let present = len.min(self.model.bytes.len() as u64 - at);
         let (mut from, mut into) = (at, to);
         let copied = copy_file_range(&self.file, Some(&mut from), &self.file, Some(&mut into), len as usize)
             .expect("a copy");
         let (end, size) = (at + copied as u64, self.model.bytes.len() as u64);
         let bytes = self.model.bytes[at as usize..end as usize].to_vec();
         let whole = (copied as u64).is_multiple_of(PAGE) || end == size && to + copied as u64 >= size;
-        let is_shared = (at | to).is_multiple_of(PAGE) && whole;
+        let is_shared = present >= SHARED_COPY_BYTES_MIN && (at | to).is_multiple_of(PAGE) && whole;
         let holes: Vec<u64> =
             (at / PAGE..end.div_ceil(PAGE)).filter(|page| !self.model.data.contains(page)).collect();
         self.model.write(to, &bytes);

@@ -294,6 +294,24 @@ fn a_copy_shares_its_pages_and_is_a_copy_whatever_becomes_of_either() {
     mounted.unmount();
 }
 
+#[test]
+fn a_small_copy_shares_nothing_and_waits_for_no_disk() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let bytes = vec![7; (1 << 20) - 1];
+    fs::write(mounted.path("source"), &bytes).expect("space");
+    let before = mounted.status();
+    succeeds(Command::new("cp").arg("--reflink=auto").arg(mounted.path("source")).arg(mounted.path("copy")));
+    let after = mounted.status();
+    assert_eq!((after.counters.clones_stored, after.dirty.clones), (0, 0), "{after:#?}");
+    assert_eq!(after.counters.syncs, before.counters.syncs);
+    assert!(fs::read(mounted.path("copy")).expect("the copy") == bytes);
+    mounted.unmount();
+}
+
 /// Bytes that `du` counts.
 fn used(path: &Path) -> u64 {
     fs::metadata(path).expect("metadata").blocks() * 512
@@ -404,7 +422,7 @@ fn first_copies_at_the_same_moment_all_share() {
         |kind: &str| (0..COPIES).map(|i| create(&mounted.path(&format!("{kind}{i}")))).collect::<Vec<_>>();
     let (sources, copies) = (files("source"), files("copy"));
     for source in &sources {
-        source.write_all_at(&[7; 1 << 18], 0).expect("space");
+        source.write_all_at(&[7; 1 << 20], 0).expect("space");
     }
     let start = std::sync::Barrier::new(COPIES);
     std::thread::scope(|scope| {
@@ -413,8 +431,8 @@ fn first_copies_at_the_same_moment_all_share() {
             scope.spawn(move || {
                 start.wait();
                 let (mut from, mut to) = (0, 0);
-                let copied = copy_file_range(source, Some(&mut from), copy, Some(&mut to), 1 << 18);
-                assert_eq!(copied, Ok(1 << 18));
+                let copied = copy_file_range(source, Some(&mut from), copy, Some(&mut to), 1 << 20);
+                assert_eq!(copied, Ok(1 << 20));
             });
         }
     });
@@ -430,7 +448,7 @@ fn first_copies_at_the_same_moment_all_share() {
     };
     assert_eq!(status.counters.clones_stored, COPIES as u64, "{status:#?}");
     for copy in &copies {
-        let mut bytes = vec![0; 1 << 18];
+        let mut bytes = vec![0; 1 << 20];
         copy.read_exact_at(&mut bytes, 0).expect("the copy");
         assert!(bytes.iter().all(|&byte| byte == 7));
     }

@@ -74,6 +74,9 @@ pub(super) struct Writer {
     chunk: Aligned,
 }
 
+/// Copies of fewer bytes are the kernel's, which promises less.
+const SHARED_COPY_BYTES_MIN: u64 = 1 << 20;
+
 fn share(source: &File, target: &File, bytes: u64) -> io::Result<()> {
     let copied = rustix::fs::copy_file_range(source, None, target, None, bytes as usize)?;
     assert_eq!(copied as u64, bytes, "a copy is one operation");
@@ -87,10 +90,10 @@ fn share(source: &File, target: &File, bytes: u64) -> io::Result<()> {
 /// blocks.
 pub(super) fn copy_once(dir: &std::path::Path) {
     let [one, other] = ["one", "other"].map(|name| dir.join(name));
-    fs::write(&one, [7; PAGE_BYTES]).expect("a file");
+    fs::write(&one, vec![7; SHARED_COPY_BYTES_MIN as usize]).expect("a file");
     let files = File::open(one).and_then(|one| Ok((one, File::create(other)?)));
     let (one, other) = files.expect("both files");
-    share(&one, &other, PAGE_BYTES as u64).expect("a copy");
+    share(&one, &other, SHARED_COPY_BYTES_MIN).expect("a copy");
 }
 
 /// An open file.
@@ -227,7 +230,7 @@ impl Writer {
         let source = File::open(self.dir.join(Name::Data.text()))?;
         let path = self.dir.join(name.text());
         let target = self.op(world, What::Create { file: to, name }, || File::create_new(path))?;
-        if size == 0 {
+        if size < SHARED_COPY_BYTES_MIN {
             return Ok(());
         }
         self.op(world, What::Copy { from, to }, || share(&source, &target, size))?;
