@@ -54,4 +54,6 @@ library-kills:
 # Whether single operations touch no more code and memory than before, on the machine on which the bounds were counted.
 footprints:
 	scripts/install-test-tools valgrind
-	WEIR_TESTS_FOOTPRINTS=1 cargo test --package weir-bench --test small -- footprints
+	cargo build --release --package weir-bench --package weir
+	WEIR_TESTS_FOOTPRINTS=$(abspath $(or $(CARGO_TARGET_DIR),target))/release/weir-bench \
+	  cargo test --package weir-bench --test small -- footprints

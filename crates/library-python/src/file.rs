@@ -8,7 +8,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView, PySlice};
 use rustix::io::Errno;
-use std::io::{self, SeekFrom};
+use std::io::{self, Seek, SeekFrom};
 use std::sync::Arc;
 use weir_library::{FallocateMode, SeekWhence, SizePolicy, WeirFile};
 
@@ -45,7 +45,7 @@ impl Drop for RawFile {
 
 #[pymethods]
 impl RawFile {
-    /// Closes the file. One that was closed, or whose store was, is left alone.
+    /// Closes the file. Does nothing if the file or its store was closed before.
     fn close(&self) {
         let _ = FILES.remove(self.number);
     }
@@ -54,7 +54,7 @@ impl RawFile {
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let into = PyMemoryView::from(buffer)?.call_method1("cast", ("B",))?;
         let file = &self.open()?.file;
-        let left = bytes_left(file, file.seek(SeekFrom::Current(0)).map_err(failed)?)?;
+        let left = bytes_left(file, position_of(file)?)?;
         let mut bytes = space_for(into.len()?, left)?;
         let read = file.read(&mut bytes).map_err(failed)?;
         into.set_item(PySlice::new(py, 0, read as isize, 1), PyBytes::new(py, &bytes[..read]))?;
@@ -64,7 +64,7 @@ impl RawFile {
     /// Reads at most `size` bytes from the position on.
     fn read<'py>(&self, py: Python<'py>, size: usize) -> PyResult<Bound<'py, PyBytes>> {
         let file = &self.open()?.file;
-        let left = bytes_left(file, file.seek(SeekFrom::Current(0)).map_err(failed)?)?;
+        let left = bytes_left(file, position_of(file)?)?;
         read_bytes(py, space_for(size, left)?, |bytes| file.read(bytes))
     }
 
@@ -132,6 +132,10 @@ impl RawFile {
     fn stat<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         stat_result(py, &self.open()?.file.metadata().map_err(failed)?)
     }
+}
+
+fn position_of(mut file: &WeirFile) -> PyResult<u64> {
+    file.stream_position().map_err(failed)
 }
 
 /// Bytes of the file from `offset` on.

@@ -82,8 +82,8 @@ impl RawStore {
         self.get()?.commit().map_err(failed)
     }
 
-    /// Makes several changes at once. What each is, its length says: file, bytes and offset of a write, two names of a renaming,
-    /// the name of a removal.
+    /// Makes several changes at once. Each is a tuple: file, bytes and offset are a write, two names are a renaming, and one name is a
+    /// removal.
     fn apply(&self, py: Python<'_>, changes: Vec<Change>) -> PyResult<()> {
         let mut batch = self.get()?.batch();
         for change in changes {

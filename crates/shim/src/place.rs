@@ -81,7 +81,7 @@ pub(crate) fn split_at_root(path: &[u8]) -> Option<(&[u8], Vec<u8>)> {
     Some((root, if rest.is_empty() { b"/".to_vec() } else { rest.to_vec() }))
 }
 
-/// What stands for the root of the volume where the program has not named it.
+/// The root of the volume in a path that is shown to a program which has not named the root itself.
 pub(crate) fn default_root() -> &'static [u8] {
     settings::get().and_then(|settings| settings.prefix.as_deref()).unwrap_or(MARKER)
 }

@@ -13,7 +13,11 @@ fn weir_bench() -> Command {
 }
 
 fn bench(arguments: &[&str]) -> Value {
-    let output = succeeds(weir_bench().args(arguments).arg("--json"));
+    bench_with(&mut weir_bench(), arguments)
+}
+
+fn bench_with(program: &mut Command, arguments: &[&str]) -> Value {
+    let output = succeeds(program.args(arguments).arg("--json"));
     serde_json::from_slice(&output.stdout).expect("a benchmark's result is JSON")
 }
 
@@ -294,13 +298,13 @@ fn overwrites_of_a_nearly_full_store_cost_no_more_than_cleaning_oldest_first() {
 /// by a tenth from machine to machine.
 #[test]
 fn footprints_stay_within_their_gates() {
-    if std::env::var_os("WEIR_TESTS_FOOTPRINTS").is_none() {
-        eprintln!("not measured: `make footprints` does it");
-        return;
-    }
+    let Some(release_build) = std::env::var_os("WEIR_TESTS_FOOTPRINTS") else {
+        return eprintln!("not measured: `make footprints` does it");
+    };
     let directory = tempfile::tempdir().expect("a temporary directory");
     let page = directory.path().join("footprint.html");
-    let report = bench(&["footprint", "--html", page.to_str().expect("a plain path")]);
+    let arguments = ["footprint", "--html", page.to_str().expect("a plain path")];
+    let report = bench_with(&mut Command::new(release_build), &arguments);
     let operations = report["operations"].as_array().expect("rows");
     assert_eq!(operations.len(), 8);
     for row in operations {

@@ -161,7 +161,7 @@ class Batch:
         self._changes: list[tuple[_weir.RawFile, bytes, int] | tuple[StrPath, StrPath] | tuple[StrPath]] = []
 
     def pwrite(self, file: IO[Any] | File, data: ReadableBuffer, offset: int) -> None:
-        """Adds a write at `offset`, also of an appending file. What a buffer of the file has is written before, and apart."""
+        """Adds a write at `offset`, also of an appending file. The file's own buffer is flushed first, outside of the batch."""
         file.flush()
         if offset < 0:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
