@@ -21,7 +21,7 @@ pub struct Batch {
     removed: Vec<Ino>,
     /// Files and directories that the changes name. They are held, so that no other file gets their numbers.
     held: Vec<HeldFile>,
-    /// One of the files was opened with SYNC or DSYNC.
+    /// Whether a file of the batch was opened with SYNC or DSYNC.
     is_synchronous: bool,
 }
 
@@ -91,8 +91,8 @@ impl Batch {
     /// # Errors
     /// That of the first change that fails: nothing has changed then, but that set-user-ID bits of written files may be gone.
     /// Names are looked up again: if another thread has moved one, that is ENOENT, or the change is that of the file that
-    /// has the name now. EFBIG for more than 64 changes
-    /// or more than 1 MiB, or if the buffer is too small for so many; ENOSPC, EIO, EROFS.
+    /// has the name now. EFBIG for more than 64 changes or more than 1 MiB, or if the buffer is too small for so many;
+    /// ENOSPC, EIO, EROFS. If the changes are made and their sync fails, that is EIO, too, and all of them are there.
     pub fn apply(self) -> io::Result<()> {
         let volume = self.volume().clone();
         for &ino in &self.written {

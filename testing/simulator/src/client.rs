@@ -2,8 +2,7 @@
 //! replies.
 
 use crate::change::ModelChange;
-use crate::model::FsModel;
-use crate::model::{ModelBody, ModelId};
+use crate::model::{FsModel, ModelBody, ModelId};
 use crate::oracle::xattr_difference;
 use crate::reply_checks::{check_attributes, check_read, check_seek, right_bytes};
 use crate::request_call::{

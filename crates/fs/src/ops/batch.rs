@@ -36,7 +36,7 @@ pub enum BatchChange {
         from: (Ino, Vec<u8>),
         /// The directory, and the new name in it.
         to: (Ino, Vec<u8>),
-        /// What happens to a file that has the new name.
+        /// Whether a file that has the new name is replaced.
         if_exists: IfExists,
     },
     /// Removes a name of a file, as [`Fs::unlink`] does.
@@ -50,15 +50,15 @@ pub enum BatchChange {
 
 impl Fs {
     /// Makes all of `changes`, in order, as one transaction: everybody sees all of them or none, and so does whoever
-    /// looks after a crash. A read under way may still see some pages as they were and others as they are. What it writes
-    /// never bypasses the buffer. Like every change, it is durable after a later sync; if it removes a name of a file that
+    /// looks after a crash. A read under way may still see some pages as they were and others as they are. The bytes that it
+    /// writes never bypass the buffer. Like every change, it is durable after a later sync; if it removes a name of a file that
     /// was synced while it was held, it is durable on completion. The caller holds the files and directories that it
     /// names: otherwise another file may have their numbers by then.
     ///
     /// # Errors
-    /// That of the first change that fails; nothing has changed then, unless it is that of the sync on completion. [`FsError::TooLarge`] for more than
-    /// [`BATCH_CHANGES_MAX`] changes, for more than [`BATCH_BYTES_MAX`] bytes, or if the buffer is too small for
-    /// so many at once.
+    /// That of the first change that fails: nothing has changed then. That of the sync on completion: everything has
+    /// changed. [`FsError::TooLarge`] for more than [`BATCH_CHANGES_MAX`] changes, for more than [`BATCH_BYTES_MAX`]
+    /// bytes, or if the buffer is too small for so many at once.
     pub fn apply_batch(&self, mut changes: Vec<BatchChange>, done: FsCompletion<()>) {
         if changes.len() > 1 && is_planted(FsBug::BatchInTwo) {
             let (fs, rest) = (self.clone(), changes.split_off(1));
@@ -126,8 +126,8 @@ impl BatchChange {
         }
     }
 
-    /// Makes the change. What it writes is at `place` in the transaction's bytes. Whether it must be synced before it is
-    /// answered.
+    /// Makes the change; the bytes of a write are at `place` in the transaction's. Returns whether the change must be synced
+    /// before it is answered.
     fn make(
         &self,
         core: &Arc<FsCore>,

@@ -7,7 +7,8 @@ use crate::types::{FileKind, Ino};
 use zerocopy::little_endian::U32;
 
 impl FsTransaction<'_> {
-    /// Removes a name of a file. Whether the file was synced while it was held: then the removal must be synced, too.
+    /// Removes a name of a file. Returns whether the file was synced while it was held: then the removal must be synced,
+    /// too.
     pub(crate) fn unlink(&mut self, parent: Ino, name: &[u8]) -> Result<bool, FsError> {
         let (directory, inode) = self.find_directory(parent)?;
         let found = self.lookup_name(&inode, name)?.ok_or(FsError::NotFound)?;

@@ -165,7 +165,7 @@ fn without_links(path: &[u8], links: u32) -> io::Result<Vec<u8>> {
         match *name {
             b"." => continue,
             b".." => {
-                // What is before it must be a directory.
+                // The path before it must lead to a directory.
                 root.root().metadata(Path::new(OsStr::from_bytes(&[&real, &b"/."[..]].concat())))?;
                 let end = real.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
                 real.truncate(end);
