@@ -23,6 +23,10 @@ const UNWRITTEN_BYTES_MAX: u64 = 8 * buffer::GROUP_BYTES;
 /// Punches that may be pending before they alone cause write-back: looking them up stays cheap.
 const PUNCHES_MAX: usize = 512;
 
+/// Clones and moves that may be pending before further ones wait: a read of a target waits until the store has all of them
+/// that came before, and each takes the store a flush. On a slow cloud disk these are two seconds.
+const RANGE_OPS_MAX: usize = 64;
+
 /// Operations that wait for space, in their order of arrival. A part of
 /// [`CacheSpace`].
 #[derive(Default)]
@@ -33,6 +37,8 @@ pub(crate) struct AdmissionQueue {
     /// Operations that wait for earlier bypassed pages to be stored. Later ones of their kind queue behind
     /// them; all others pass.
     to_bypass: VecDeque<WaitingOperation>,
+    /// Clones and moves that wait until earlier ones are stored. Only later ones queue behind them.
+    copies: VecDeque<WaitingOperation>,
     /// An operation waits for space in the store, or write-back found none: cleaning is worth while.
     wants_space: bool,
     /// The operation that was decided about last waits for space that write-back makes in the buffer or in memory.
@@ -130,10 +136,11 @@ impl AdmissionQueue {
 
     /// The queue for a decision that lets an operation of this class wait.
     fn queue_of(&mut self, cause: WaitCause, class: RequestClass) -> &mut VecDeque<WaitingOperation> {
-        match class {
-            _ if !cause.is_for_space() => &mut self.to_bypass,
-            RequestClass::Critical => &mut self.critical,
-            RequestClass::Background => &mut self.background,
+        match (cause, class) {
+            (WaitCause::EarlierCopies, _) => &mut self.copies,
+            (WaitCause::WriteBack, _) => &mut self.to_bypass,
+            (_, RequestClass::Critical) => &mut self.critical,
+            (_, RequestClass::Background) => &mut self.background,
         }
     }
 
@@ -144,12 +151,12 @@ impl AdmissionQueue {
 
     /// Whether any operation waits.
     pub(crate) fn any_waiting(&self) -> bool {
-        self.is_waiting() || self.is_waiting_to_bypass()
+        self.is_waiting() || self.is_waiting_to_bypass() || !self.copies.is_empty()
     }
 
     /// The waits of the waiting operations.
     pub(crate) fn waits(&self) -> impl Iterator<Item = &RequestWait> {
-        [&self.critical, &self.background, &self.to_bypass]
+        [&self.critical, &self.background, &self.to_bypass, &self.copies]
             .into_iter()
             .flatten()
             .map(|operation| &operation.wait)
@@ -157,7 +164,7 @@ impl AdmissionQueue {
 
     /// Number of waiting operations.
     pub(crate) fn waiting_count(&self) -> u64 {
-        (self.critical.len() + self.background.len() + self.to_bypass.len()) as u64
+        (self.critical.len() + self.background.len() + self.to_bypass.len() + self.copies.len()) as u64
     }
 
     /// Whether cleaning is worth while: an operation waits for space in the store, or write-back found none.
@@ -218,12 +225,12 @@ impl AdmissionQueue {
 
     /// Fails all waiting operations: nothing can change any more.
     pub(crate) fn refuse_all(&mut self, error: &CacheError, completions: &mut DeferredCompletions) {
-        let AdmissionQueue { critical, background, to_bypass, .. } = self;
-        for WaitingOperation { then, .. } in
-            critical.drain(..).chain(background.drain(..)).chain(to_bypass.drain(..))
-        {
-            let error = error.clone();
-            completions.push(move || then(Err(error)));
+        let AdmissionQueue { critical, background, to_bypass, copies, .. } = self;
+        for queue in [critical, background, to_bypass, copies] {
+            for WaitingOperation { then, .. } in queue.drain(..) {
+                let error = error.clone();
+                completions.push(move || then(Err(error)));
+            }
         }
     }
 
@@ -310,6 +317,7 @@ impl AdmissionControl {
 
     /// Admits waiting operations, in order, as far as there is space.
     pub(crate) fn admit_waiting(&self, mut view: AdmissionView<'_>, completions: &mut DeferredCompletions) {
+        self.admit_copies(&mut view, completions);
         let queues = [
             (WaitCause::BufferSpace, RequestClass::Critical),
             (WaitCause::BufferSpace, RequestClass::Background),
@@ -335,6 +343,25 @@ impl AdmissionControl {
                 };
                 self.complete(&mut view, first, outcome, completions);
             }
+        }
+    }
+
+    /// Admits copies that wait for earlier copies only.
+    fn admit_copies(&self, view: &mut AdmissionView<'_>, completions: &mut DeferredCompletions) {
+        while let Some(mut first) = view.space.admission.copies.pop_front() {
+            let outcome = match self.decide(view, &first.cost) {
+                AdmissionDecision::Admit(space) => Ok(space),
+                AdmissionDecision::Refuse(error) => Err(error),
+                AdmissionDecision::Wait(WaitCause::EarlierCopies) => {
+                    return view.space.admission.copies.push_front(first);
+                }
+                AdmissionDecision::Wait(cause) => {
+                    first.wait.cause = cause;
+                    view.space.admission.queue_of(cause, first.cost.origin.class).push_back(first);
+                    continue;
+                }
+            };
+            self.complete(view, first, outcome, completions);
         }
     }
 
@@ -396,6 +423,9 @@ impl AdmissionControl {
         if space.admission.needs_write_back {
             let lacking = if lacks_buffer { WaitCause::BufferSpace } else { WaitCause::DirtyMemory };
             return self.decide_without_write_back(space, cost.claim, lacking);
+        }
+        if cost.transfers > 0 && pages.range_ops().len() >= RANGE_OPS_MAX {
+            return self.decide_without_write_back(space, cost.claim, WaitCause::EarlierCopies);
         }
         space.retries.note_space_found();
         match space.reserve(cost, buffer_bytes, bypass_pages, pages) {

@@ -198,6 +198,8 @@ pub struct TransactionCost {
     /// The number of these pages that may bypass the buffer: see [`FileWrite`](ObjectChange::FileWrite).
     /// `bytes` and `records` count them as if they were logged.
     pub bypass_pages: u64,
+    /// The number of its changes that are clones or moves of pages. It waits while many earlier ones are pending.
+    pub transfers: u64,
     /// Who asks. Critical operations go before others, and leave less of the buffer free.
     pub origin: Origin,
 }
@@ -211,6 +213,7 @@ impl TransactionCost {
         claim: SpaceClaim::Data,
         run: 0,
         bypass_pages: 0,
+        transfers: 0,
         origin: Origin::UNMATCHED,
     };
 
@@ -232,9 +235,13 @@ impl TransactionCost {
                 ObjectChange::LogBypassed { .. } => 0,
                 _ => pages + 1,
             };
-            if let ObjectChange::FileWrite { .. } = change {
-                cost.run += pages;
-                cost.bypass_pages += change.bypassable_pages();
+            match change {
+                ObjectChange::FileWrite { .. } => {
+                    cost.run += pages;
+                    cost.bypass_pages += change.bypassable_pages();
+                }
+                ObjectChange::Transfer(_) => cost.transfers += 1,
+                _ => {}
             }
         }
         cost

@@ -20,6 +20,8 @@ pub enum WaitCause {
     BufferSpace,
     /// Memory for dirty pages, which write-back makes.
     DirtyMemory,
+    /// Earlier clones and moves of pages, which write-back stores.
+    EarlierCopies,
     /// Space in the store, which cleaning makes.
     StoreSpace,
     /// Other requests that came before it and wait for space.
@@ -34,9 +36,9 @@ pub enum WaitCause {
 
 impl WaitCause {
     /// Whether write-back, cleaning or a commit makes the space for which an operation waits. Otherwise it waits for
-    /// the store to have bypassed pages.
+    /// the store to have bypassed pages, or earlier copies.
     pub(crate) fn is_for_space(self) -> bool {
-        self != WaitCause::WriteBack
+        !matches!(self, WaitCause::WriteBack | WaitCause::EarlierCopies)
     }
 }
 

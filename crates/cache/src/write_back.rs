@@ -943,7 +943,7 @@ impl WriteBack {
         let now = self.shared.now();
         let patience = self.shared.settings().store_patience;
         let worked = progress == StepProgress::Worked;
-        let is_waiting = state.space.admission.is_waiting() || state.space.admission.is_waiting_to_bypass();
+        let is_waiting = state.space.admission.any_waiting();
         if is_waiting && (worked || state.space.retries.no_space_error(now, patience).is_some()) {
             self.admission.admit_waiting(state.for_admission(), &mut completions);
         }

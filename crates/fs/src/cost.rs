@@ -32,6 +32,7 @@ pub(crate) fn plus(one: TransactionCost, other: TransactionCost) -> TransactionC
         claim: one.claim.max(other.claim),
         run: one.run.max(other.run),
         bypass_pages: one.bypass_pages + other.bypass_pages,
+        transfers: one.transfers + other.transfers,
         origin: one.origin,
     }
 }

@@ -530,7 +530,7 @@ pub struct WaitReport {
     pub inode: Option<u64>,
     /// The path of the file; null unless you asked for its waits, or the thread has it open.
     pub path: Option<String>,
-    /// What the request waited for: `buffer-space`, `dirty-memory`, `store-space`, `earlier-request`, `stored-page`, `commit`
+    /// What the request waited for: `buffer-space`, `dirty-memory`, `earlier-copies`, `store-space`, `earlier-request`, `stored-page`, `commit`
     /// or `write-back`; `weir why --help` explains them.
     pub waits_for: String,
     /// A critical thread that waited in the kernel for this request, so that the request was lent priority; 0 if

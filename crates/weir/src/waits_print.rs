@@ -92,6 +92,7 @@ fn phrase(cause: &str) -> &str {
     match cause {
         "buffer-space" => "space in the buffer",
         "dirty-memory" => "memory for dirty pages",
+        "earlier-copies" => "earlier copies of ranges",
         "store-space" => "space in the store",
         "earlier-request" => "earlier requests",
         "stored-page" => "a page from the store",

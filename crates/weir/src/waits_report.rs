@@ -84,6 +84,7 @@ fn cause_word(cause: WaitCause) -> &'static str {
     match cause {
         WaitCause::BufferSpace => "buffer-space",
         WaitCause::DirtyMemory => "dirty-memory",
+        WaitCause::EarlierCopies => "earlier-copies",
         WaitCause::StoreSpace => "store-space",
         WaitCause::EarlierRequest => "earlier-request",
         WaitCause::StoredPage => "stored-page",

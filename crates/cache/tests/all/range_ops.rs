@@ -1,12 +1,15 @@
 //! Clones and moves of pages: the order in which the store gets them and their dependencies, and which reads
 //! wait. Random ones are in `prefix.rs`, `volumes.rs`, `rescue.rs` and `seek.rs`.
 
-use crate::common::apply_at_once;
 use crate::common::meddled::{Meddled, Meddler};
 use crate::common::plain::Machine;
-use cache::{BackgroundTask, Cache, CacheError, ObjectChange, TRANSFER_PAGES_MAX};
+use crate::common::{Disks, Slot, apply_at_once};
+use cache::{
+    BackgroundTask, Cache, CacheError, ObjectChange, SpaceReservation, TRANSFER_PAGES_MAX, TransactionCost,
+    WaitCause,
+};
 use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, PageTransfer, TransferKind, VolumeId};
-use sim_disk::DiskFaults;
+use sim_disk::{DiskFaults, SimClock};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{NewVolume, Store, VolumeMode};
@@ -402,4 +405,66 @@ fn a_clone_of_too_many_pages_whose_places_do_not_agree_is_refused_before_anythin
     let refused = machine.apply(&cache, &transfer(TRANSFER_PAGES_MAX + 1, 1));
     assert!(matches!(refused, Err(CacheError::TransferTooLong { .. })), "{refused:?}");
     assert_eq!(cache.status().applied, before);
+}
+
+/// A machine whose store has space for the reservations of some hundred clones.
+fn large_machine(seed: u64) -> Machine {
+    Machine { disks: Disks::new(seed, 1 << 17, 1024, 64), clock: Arc::new(SimClock::new()) }
+}
+
+#[test]
+fn beside_many_pending_clones_a_further_one_waits_and_a_write_does_not() {
+    let machine = large_machine(5);
+    let cache = machine.open();
+    write(&machine, &cache, SOURCE, 0, 1);
+    let target = |number: u64| VolumeId::MAIN.object(1000 + number, 1);
+    let mut made = 0;
+    let waiting = loop {
+        match apply_at_once(&cache, &[clone(SOURCE, target(made))]) {
+            Some(applied) => drop(applied.expect("space")),
+            None => break target(made),
+        }
+        made += 1;
+        assert!(made < 1000, "no clone waits");
+    };
+    assert_eq!(cache.waits().waiting.len(), 0);
+    assert!(made > 60, "only {made} clones can be pending");
+    let written = [ObjectChange::Write { object: OTHER, offset: 0, bytes: &[7; BLOCK_BYTES] }];
+    apply_at_once(&cache, &written).expect("a write need not wait").expect("space");
+    machine
+        .apply(&cache, &[clone(SOURCE, waiting)])
+        .expect("space, once write-back has stored earlier clones");
+    assert_eq!(page(&cache, waiting, 0).expect("all is whole"), 1);
+    assert_eq!(page(&cache, target(0), 0).expect("all is whole"), 1);
+}
+
+#[test]
+fn behind_a_clone_that_waits_only_clones_wait() {
+    let machine = large_machine(6);
+    let cache = machine.open();
+    write(&machine, &cache, SOURCE, 0, 1);
+    let cost = |change: &ObjectChange<'_>| TransactionCost::of(std::slice::from_ref(change));
+    let mut admitted = Vec::new();
+    for number in 0..80 {
+        let copy = clone(SOURCE, VolumeId::MAIN.object(1000 + number, 1));
+        let slot = Slot::new();
+        let applying = cache.clone();
+        let then = slot.then();
+        let apply = move |space: Result<SpaceReservation, CacheError>| {
+            then(space.and_then(|mut space| applying.apply(&mut space, &[copy])));
+        };
+        cache.admit(cost(&copy), Box::new(apply));
+        admitted.push(slot);
+    }
+    let waits = || cache.waits().waiting.iter().map(|one| one.cause).collect::<Vec<_>>();
+    assert!(!waits().is_empty());
+    assert!(waits().iter().all(|&cause| cause == WaitCause::EarlierCopies), "{:?}", waits());
+    let written = [ObjectChange::Write { object: OTHER, offset: 0, bytes: &[7; BLOCK_BYTES] }];
+    apply_at_once(&cache, &written).expect("a write passes").expect("space");
+    cache.drain().expect("devices that work");
+    for (number, slot) in admitted.iter().enumerate() {
+        slot.take().unwrap_or_else(|| panic!("clone {number} still waits")).expect("space");
+    }
+    cache.drain().expect("devices that work");
+    assert_eq!(page(&cache, VolumeId::MAIN.object(1079, 1), 0).expect("all is whole"), 1);
 }
