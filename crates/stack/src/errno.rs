@@ -20,6 +20,7 @@ impl StackError {
             | StackError::NoSuchVolume { .. } => Errno::NOENT,
             StackError::Io { source, .. } => Errno::from_io_error(source).unwrap_or(Errno::IO),
             StackError::NotMedia { .. }
+            | StackError::NotFileSystem { .. }
             | StackError::SameMedia { .. }
             | StackError::TwoBuffers { .. }
             | StackError::MemoryTooSmall { .. } => Errno::INVAL,
@@ -32,6 +33,7 @@ impl StackError {
             StackError::Store { source, .. } => of_store(source),
             StackError::Cache { source, .. } => of_cache(source),
             StackError::Volume { source, .. } => source.errno(),
+            StackError::BlockVolume { source, .. } => source.errno(),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Errors before a store is open, and the next step.
 
 use crate::media::FS_TYPE;
+use block::BlockVolumeError;
 use buffer::BufferError;
 use cache::CacheError;
 use device::DeviceOperation;
@@ -60,6 +61,10 @@ pub enum StackError {
     Cache { path: PathBuf, source: CacheError },
     #[error("{}: volume {volume}: {source}", path.display())]
     Volume { path: PathBuf, volume: String, source: Box<FsError> },
+    #[error("{}: volume {volume}: {source}", path.display())]
+    BlockVolume { path: PathBuf, volume: String, source: Box<BlockVolumeError> },
+    #[error("{}: volume {volume} is a block volume, and holds no file system of weir", path.display())]
+    NotFileSystem { path: PathBuf, volume: String },
     #[error("{}: there is no volume {name} in this store", path.display())]
     NoSuchVolume { path: PathBuf, name: String, there_are: Vec<String> },
     #[error("{}: volume {volume}: a crash took the ends of some of its files, which are not truncated yet", path.display())]
@@ -169,6 +174,13 @@ impl StackError {
             StackError::Store { source, .. } => return source.help(),
             StackError::Cache { source, .. } => return source.help(),
             StackError::Volume { source, .. } => return source.help(),
+            StackError::BlockVolume { source, .. } => return source.help(),
+            StackError::NotFileSystem { path, volume } => format!(
+                "serve it as a disk: `weir export {} {} --socket PATH`",
+                shell_quoted(path),
+                shell_quoted(Path::new(volume))
+            )
+            .into(),
             StackError::NoSuchVolume { path, name, there_are } if there_are.is_empty() => {
                 let (path, name) = (shell_quoted(path), shell_quoted(Path::new(name)));
                 format!("it has no volumes: `weir volume create {path} {name}` makes one").into()

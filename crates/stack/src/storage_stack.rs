@@ -3,6 +3,7 @@
 use crate::error::StackError;
 use crate::find_buffer;
 use crate::media::{self, StoreMedia};
+use block::{BlockVolume, BlockVolumeError, block_volume_size};
 use cache::{Cache, CacheSettings, RecoveredBuffer};
 use device::{BufferId, Clock, Device, OverlayDevice};
 use fs::Fs;
@@ -27,8 +28,8 @@ pub struct StorageStack {
     pub start: StartTimes,
     /// Counts of reads and writes.
     pub disks: DiskAccounts,
-    /// Whether the file system of a volume is, or was, open.
-    is_fs_open: AtomicBool,
+    /// Whether a volume is, or was, open.
+    was_volume_opened: AtomicBool,
 }
 
 /// The I/O counters of both media.
@@ -131,7 +132,15 @@ impl StorageStack {
         let (cache, beginning) = timed(|| Cache::begin(store.clone(), recovered, clock, settings));
         start.beginning = beginning;
         let cache = cache.map_err(cache_failed)?;
-        Ok(StorageStack { media, store, cache, access, start, disks, is_fs_open: AtomicBool::new(false) })
+        Ok(StorageStack {
+            media,
+            store,
+            cache,
+            access,
+            start,
+            disks,
+            was_volume_opened: AtomicBool::new(false),
+        })
     }
 
     /// Has the store name the buffer with which it was opened, durably. From then on it refuses every other buffer.
@@ -141,25 +150,46 @@ impl StorageStack {
         self.store.data().fence(buffer.newest_lsn()).map_err(self.store_failed())
     }
 
-    /// Opens the file system in `volume`, and reads its metadata. The first call then truncates files in all other
-    /// volumes whose last bytes a crash took.
+    /// Opens the file system in `volume`, and reads its metadata. The first call that opens a volume then truncates files in
+    /// all other volumes whose last bytes a crash took.
     pub fn open_fs(&self, volume: &VolumeInfo) -> Result<Fs, StackError> {
-        let is_first = !self.is_fs_open.swap(true, Ordering::AcqRel);
+        let is_first = !self.was_volume_opened.swap(true, Ordering::AcqRel);
         if !is_first && self.cache.lost_tails().iter().any(|(object, _)| object.volume == volume.id) {
             let path = self.media.name.clone();
             return Err(StackError::LostEnds { path, volume: volume.name.clone() });
         }
         let clock = Arc::new(SystemClock::new());
         let opened = Fs::open(Arc::new(self.cache.clone()), volume.id, clock);
-        let fs = opened.map_err(|source| StackError::Volume {
-            path: self.media.name.clone(),
-            volume: volume.name.clone(),
-            source: Box::new(source),
+        let fs = opened.map_err(|source| {
+            let (path, volume_name) = (self.media.name.clone(), volume.name.clone());
+            match block_volume_size(&self.cache, volume.id) {
+                Ok(Some(_)) => StackError::NotFileSystem { path, volume: volume_name },
+                _ => StackError::Volume { path, volume: volume_name, source: Box::new(source) },
+            }
         })?;
         if is_first {
             self.truncate_lost_ends();
         }
         Ok(fs)
+    }
+
+    /// Opens a block volume. The first call that opens a volume then truncates files in all other volumes whose last bytes a
+    /// crash took.
+    pub fn open_block_volume(&self, volume: &VolumeInfo) -> Result<BlockVolume, StackError> {
+        let failed = |source| StackError::BlockVolume {
+            path: self.media.name.clone(),
+            volume: volume.name.clone(),
+            source: Box::new(source),
+        };
+        // The error of a volume with a mounted file system must not be that it is in use.
+        if block_volume_size(&self.cache, volume.id).map_err(failed)?.is_none() {
+            return Err(failed(BlockVolumeError::NotBlockVolume));
+        }
+        let opened = BlockVolume::open(&self.cache, volume.id).map_err(failed)?;
+        if !self.was_volume_opened.swap(true, Ordering::AcqRel) {
+            self.truncate_lost_ends();
+        }
+        Ok(opened)
     }
 
     /// Truncates files whose last bytes a crash took, in all volumes that are not open. Warns of volumes in which

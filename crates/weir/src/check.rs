@@ -3,8 +3,10 @@
 //! The check opens the whole stack as a mount does, but over media that keep writes in memory. So it sees the
 //! state that the next mount would recover, with the buffer's records applied.
 
+use crate::byte_size::ByteSize;
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
+use block::block_volume_size;
 use cache::{Cache, CacheError, CacheSettings, RecoveredBuffer};
 use device::{Device, Incarnation, OverlayDevice};
 use fs::Fs;
@@ -168,12 +170,18 @@ fn open_cache(store: &Arc<Store>, buffer: Arc<dyn Device>) -> Result<Cache, Cach
     Cache::open(store.clone(), buffer, Arc::new(SystemClock::new()), CacheSettings::default())
 }
 
-/// Checks the file system of every volume, with the buffer's records applied.
+/// Checks the file system or the header of every volume, with the buffer's records applied.
 fn check_volumes(store: &Store, cache: &Arc<Cache>, findings: &mut CheckFindings) {
     let volumes = store.volumes().describe();
     for volume in &volumes {
         let name = if volumes.len() > 1 { format!("volume {}: ", volume.name) } else { String::new() };
-        check_fs(cache, volume.id, &name, findings);
+        match block_volume_size(cache, volume.id) {
+            Ok(None) => check_fs(cache, volume.id, &name, findings),
+            Ok(Some(size)) => {
+                findings.checked.push(format!("{name}the header of a block volume of {}", ByteSize(size)));
+            }
+            Err(error) => findings.add_error(format!("{name}{error}"), error.help()),
+        }
     }
 }
 

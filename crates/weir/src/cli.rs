@@ -10,6 +10,7 @@ use fuse::KernelCachePolicy;
 use request::{BufferPolicy, RequestClass};
 use std::convert::Infallible;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use store::DataMode;
@@ -50,6 +51,7 @@ pub(crate) enum WeirCommand {
     Space(SpaceArgs),
     Scrub(ScrubArgs),
     Volume(VolumeArgs),
+    Export(ExportArgs),
     Grow(GrowArgs),
     Tune(TuneArgs),
     Rules(RulesArgs),
@@ -183,10 +185,28 @@ pub(crate) struct MountArgs {
 
 /// Whether the command line of this process, `weir mount`, has an option, by the name of its field.
 pub(crate) fn given_mount_options() -> impl Fn(&str) -> bool {
+    given_options("mount")
+}
+
+/// An option of the command line of this process, `weir export`, that is about the daemon and not about the export.
+pub(crate) fn given_export_tuning() -> Option<String> {
+    let given = given_options("export");
+    let of_daemon = TuningArgs::augment_args(clap::Command::new(""))
+        .get_arguments()
+        .map(|one| one.get_id().to_string())
+        .collect::<Vec<_>>();
+    let found = of_daemon.into_iter().chain(["buffer".to_owned()]).find(|option| given(option));
+    found.map(|option| format!("--{}", option.replace('_', "-")))
+}
+
+fn given_options(command: &'static str) -> impl Fn(&str) -> bool {
     let matches = WeirCommandLine::command().try_get_matches().ok();
     move |option| {
-        let of_mount = matches.as_ref().and_then(|matches| matches.subcommand_matches("mount"));
-        of_mount.is_some_and(|given| given.value_source(option) == Some(ValueSource::CommandLine))
+        let of_command = matches.as_ref().and_then(|matches| matches.subcommand_matches(command));
+        of_command.is_some_and(|given| {
+            given.try_contains_id(option).is_ok()
+                && given.value_source(option) == Some(ValueSource::CommandLine)
+        })
     }
 }
 
@@ -379,6 +399,7 @@ What requests wait for:
   space in the buffer        the store takes changes more slowly than programs make them:
                              `weir status` says what fills the buffer
   memory for dirty pages     the same, with less memory than buffer: raise --dirty
+  earlier copies of ranges   many large files are copied at once: the store takes one copy after the other
   space in the store         it is nearly full, and must be cleaned: see `weir space`
   earlier requests           they wait for one of these, and go first
   a page from the store      it was not in memory: raise --memory
@@ -488,7 +509,7 @@ pub(crate) struct ReplaceBufferArgs {
     pub(crate) buffer_medium: BufferMediumArgs,
 }
 
-/// Create, list, rename and delete volumes, and clone the mounted one in an instant
+/// Create, list, resize, rename and delete volumes, and clone the mounted one in an instant
 ///
 /// `weir format` makes the volume `main`, which `weir mount` mounts by default. It is a volume like any other.
 /// A clone shares all blocks with its source until one of the two is changed, and takes no space of its own
@@ -509,6 +530,7 @@ pub(crate) struct VolumeArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
     Create(VolumeCreateArgs),
+    Resize(VolumeResizeArgs),
     Clone(VolumeCloneArgs),
     Snapshot(VolumeSnapshotArgs),
     Rollback(VolumeRollbackArgs),
@@ -517,16 +539,84 @@ pub(crate) enum VolumeCommand {
     Delete(VolumeDeleteArgs),
 }
 
-/// Create a volume with an empty file system
+/// Create a volume: with an empty file system, or, with --size, a block volume
 ///
-/// Its root directory belongs to you; on a mounted store, to the user who mounted it.
+/// The root directory of the file system belongs to you; on a mounted store, to the user who mounted it. A block volume is a
+/// disk of zeros, for a virtual machine or for another file system: `weir export` serves it. It takes no space for what was
+/// not written yet, and gives the space of what is discarded back.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir volume create /mnt/demo wiki
+  weir volume create /var/lib/weir/demo vm1 --size 20GiB")]
 pub(crate) struct VolumeCreateArgs {
     /// The directory or device that you formatted, or the directory on which a volume of it is mounted
     #[arg(value_name = "PATH|DIR")]
     pub(crate) path: PathBuf,
     /// The name of the new volume: letters, digits and . _ - + : @
     pub(crate) name: String,
+    /// Make a block volume of this size: a multiple of 512 bytes, at most 128TiB
+    #[arg(long, allow_hyphen_values = true)]
+    pub(crate) size: Option<ByteSize>,
+}
+
+/// Change the size of a block volume that is not exported
+///
+/// A larger volume has zeros behind its former end. The size is durable when the command returns.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeResizeArgs {
+    /// The directory or device that you formatted, or the directory on which a volume of it is mounted
+    #[arg(value_name = "PATH|DIR")]
+    pub(crate) path: PathBuf,
+    /// The block volume
+    pub(crate) name: String,
+    /// The new size: a multiple of 512 bytes, at most 128TiB
+    #[arg(long, allow_hyphen_values = true)]
+    pub(crate) size: ByteSize,
+    /// Let the volume become smaller: what lies behind the new end is gone
+    #[arg(long)]
+    pub(crate) accept_loss: bool,
+}
+
+/// Serve a block volume as a network block device (NBD), until this command ends
+///
+/// Any NBD client can use it: qemu, nbd-client, nbdfuse, nbdcopy. The command prints the address that clients take, and stays
+/// in the foreground: ^C or SIGTERM ends the export. Clients are disconnected then, and everything that they wrote is
+/// durable. If the store is mounted, or another volume of it is exported, its daemon serves the volume; otherwise this
+/// command opens the store.
+///
+/// As with any disk, a write is durable once the client has flushed it. After a crash, or when weir is killed, the disk is
+/// what it was at some moment after the last flush; only of large sequential writes some pages may be lost that are older
+/// than others. Snapshots (`weir volume snapshot STORE NAME=VOLUME`) are of one moment.
+///
+/// Whoever may open the socket may read and write the disk. NBD has no passwords and no encryption.
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("listen").args(["socket", "tcp"]).required(true)))]
+#[command(after_help = "\
+Examples:
+  weir volume create /var/lib/weir/demo vm1 --size 20GiB
+  weir export /var/lib/weir/demo vm1 --socket /run/vm1.sock
+  qemu-system-x86_64 -drive 'file=nbd+unix:///vm1?socket=/run/vm1.sock,format=raw,discard=unmap'
+  nbd-client -unix /run/vm1.sock /dev/nbd0 -N vm1")]
+pub(crate) struct ExportArgs {
+    /// The directory or device that you formatted, or the directory on which a volume of it is mounted
+    #[arg(value_name = "PATH|DIR")]
+    pub(crate) path: PathBuf,
+    /// The block volume
+    pub(crate) volume: String,
+    /// Listen on a Unix socket at this path, which must not exist
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+    /// Listen on a TCP port of this machine, as 127.0.0.1:10809, [::1]:10809 or 10809
+    #[arg(long, value_name = "ADDRESS", value_parser = crate::export::loopback_address)]
+    pub(crate) tcp: Option<SocketAddr>,
+    /// The buffer, if weir does not find it where it was last, beside the store, or on a block device
+    #[arg(long, value_name = "PATH")]
+    pub(crate) buffer: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) buffer_medium: BufferMediumArgs,
+    #[command(flatten)]
+    pub(crate) tuning: TuningArgs,
 }
 
 /// Rename a volume that is not mounted

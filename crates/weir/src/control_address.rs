@@ -1,4 +1,4 @@
-//! Where the daemon of a mount listens, and how commands find it.
+//! Where the daemon of a mount or of exports listens, and how commands find it.
 //!
 //! The daemon listens on an abstract Unix socket. Its name contains the mount's device number, which the
 //! mount table shows to everybody. So the mount alone leads to its daemon: for root, from cron, in any
@@ -23,22 +23,31 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 /// A device number, as the mount table writes it.
 pub(crate) type DeviceNumber = (u32, u32);
 
+/// What leads to a daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ControlAddress {
+    /// A mount with this device number.
+    Mount(DeviceNumber),
+    /// The process with this id, which holds the lock of the store: a daemon with exports listens there, too, because it may
+    /// have no mount.
+    Process(u32),
+}
+
 /// The flag of a listening socket in /proc/net/unix. Connections have the same name without it.
 const LISTENS: u32 = 0x10000;
 
-/// Listens for clients of the mount with the number `device`.
-pub(crate) fn listen(device: DeviceNumber) -> io::Result<UnixListener> {
+/// Listens for clients.
+pub(crate) fn listen(address: ControlAddress) -> io::Result<UnixListener> {
     let now = clock_gettime(ClockId::Boottime);
     let born = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-    let name = SocketAddr::from_abstract_name(format!("{}{born}", prefix(device)))?;
+    let name = SocketAddr::from_abstract_name(format!("{}{born}", prefix(address)))?;
     UnixListener::bind_addr(&name)
 }
 
-/// Connects to the daemon of the mount with the number `device`, which `owner` mounted; `None` if no daemon
-/// listens.
-pub(crate) fn connect(device: DeviceNumber, owner: u32) -> io::Result<Option<(UnixStream, SocketPeer)>> {
+/// Connects to a daemon of the user `owner`; `None` if no daemon listens.
+pub(crate) fn connect(address: ControlAddress, owner: u32) -> io::Result<Option<(UnixStream, SocketPeer)>> {
     let table = fs::read("/proc/net/unix")?;
-    let names = listening_names(&String::from_utf8_lossy(&table), device);
+    let names = listening_names(&String::from_utf8_lossy(&table), address);
     Ok(names.iter().find_map(|name| {
         let stream = connect_without_waiting(name).ok()?;
         let peer = socket_peer(stream.as_fd()).ok()?;
@@ -56,10 +65,10 @@ fn connect_without_waiting(name: &str) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// The names of listening sockets for a device number, newest first. The kernel reuses the number as soon as
+/// The names of listening sockets for an address, newest first. The kernel reuses a device number as soon as
 /// a mount is gone, when the daemon that had it may not have noticed yet.
-fn listening_names(table: &str, device: DeviceNumber) -> Vec<String> {
-    let prefix = prefix(device);
+fn listening_names(table: &str, address: ControlAddress) -> Vec<String> {
+    let prefix = prefix(address);
     let mut names: Vec<(u64, String)> = table
         .lines()
         .filter_map(|line| {
@@ -74,8 +83,11 @@ fn listening_names(table: &str, device: DeviceNumber) -> Vec<String> {
     names.into_iter().map(|(_, name)| name).collect()
 }
 
-fn prefix((major, minor): DeviceNumber) -> String {
-    format!("weir/{major}:{minor}/")
+fn prefix(address: ControlAddress) -> String {
+    match address {
+        ControlAddress::Mount((major, minor)) => format!("weir/{major}:{minor}/"),
+        ControlAddress::Process(pid) => format!("weir/process-{pid}/"),
+    }
 }
 
 #[cfg(test)]
@@ -94,16 +106,16 @@ Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0001 01 24239 /run/weir/0:41/13
 0000000000000000: 00000003 00000000 00000000 0001 03 24240
 ";
-        assert_eq!(listening_names(table, (0, 41)), ["weir/0:41/10", "weir/0:41/9"]);
+        assert_eq!(listening_names(table, ControlAddress::Mount((0, 41))), ["weir/0:41/10", "weir/0:41/9"]);
     }
 
     #[test]
     fn only_the_owner_is_believed() {
-        let device = (u32::MAX, std::process::id());
-        let _listener = listen(device).expect("a name of its own");
+        let address = ControlAddress::Mount((u32::MAX, std::process::id()));
+        let _listener = listen(address).expect("a name of its own");
         let me = rustix::process::geteuid().as_raw();
-        let (_, peer) = connect(device, me).expect("a kernel with /proc").expect("it listens");
+        let (_, peer) = connect(address, me).expect("a kernel with /proc").expect("it listens");
         assert_eq!(peer, SocketPeer { pid: Some(std::process::id()), uid: me });
-        assert!(connect(device, me + 1).expect("a kernel with /proc").is_none());
+        assert!(connect(address, me + 1).expect("a kernel with /proc").is_none());
     }
 }

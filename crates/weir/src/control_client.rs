@@ -1,8 +1,10 @@
-//! How commands talk to the daemon of a mount.
+//! How commands talk to the daemon of a mount or of exports.
 //!
-//! A command finds a mount in the mount table. It never touches the mount itself, which may hang.
+//! A command finds a mount in the mount table. It never touches the mount itself, which may hang. A daemon that exports
+//! volumes, and may have no mount, is found through the lock of its store.
 
-use crate::control_address::{self, DeviceNumber};
+use crate::control_address::{self, ControlAddress, DeviceNumber};
+use crate::descriptor_stream;
 use crate::error::WeirError;
 use crate::store_path::open_store;
 use host::{DiskAccess, FuseMountOwner, MountEntry, MountTable, is_stopped};
@@ -13,6 +15,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use stack::{FS_TYPE, StackError, store_of};
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc;
@@ -73,28 +77,11 @@ impl WeirMount {
         Ok(mounts.filter(|mount| mount.ensure_may_control().is_ok()).collect())
     }
 
-    /// The mount at `path`, or the mount of the store at `path`; `None` if the store is not mounted.
-    pub(crate) fn at_or_of(path: &Path) -> Result<Option<WeirMount>, WeirError> {
-        match WeirMount::serving(path) {
-            Some(found) => Ok(Some(found)),
-            None => open_store(path, DiskAccess::Write).map(|_| None),
-        }
-    }
-
-    /// The mount at `path`, or a mount of the store at `path`. Does not open the store, which would wait for its lock.
-    pub(crate) fn serving(path: &Path) -> Option<WeirMount> {
-        let of_store = || {
-            let medium = store_of(path).ok()?;
-            WeirMount::served_by(host::lock_holder(&medium).ok()??, &medium)
-        };
-        WeirMount::at(path).ok().or_else(of_store)
-    }
-
     /// A mount of the store on `medium`, an absolute path, which the process `pid` serves. A dead mount is served by
     /// none, and nobody can pretend to be another process.
     pub(crate) fn served_by(pid: u32, medium: &Path) -> Option<WeirMount> {
         let is_served = |mount: &WeirMount| {
-            let daemon = control_address::connect(mount.device, mount.owner.uid);
+            let daemon = control_address::connect(ControlAddress::Mount(mount.device), mount.owner.uid);
             daemon.is_ok_and(|daemon| daemon.is_some_and(|(_, peer)| peer.pid == Some(pid)))
         };
         let mounts = MountTable::read().ok()?;
@@ -118,8 +105,11 @@ impl WeirMount {
     /// Connects to the mount's daemon.
     pub(crate) fn connect(&self) -> Result<ControlClient, WeirError> {
         let no_answer = |source| WeirError::NoAnswer { dir: self.dir.clone(), source };
-        match control_address::connect(self.device, self.owner.uid).map_err(no_answer)? {
-            Some((stream, peer)) => Ok(ControlClient::over(stream, self, peer.pid)),
+        let address = ControlAddress::Mount(self.device);
+        match control_address::connect(address, self.owner.uid).map_err(no_answer)? {
+            Some((stream, peer)) => {
+                Ok(ControlClient::over(stream, (self.dir.clone(), self.owner.uid), peer.pid))
+            }
             None if self.is_dead() => Err(self.gone()),
             None => {
                 Err(no_answer(io::Error::other("no daemon listens for this mount in this network namespace")))
@@ -165,6 +155,82 @@ impl WeirMount {
     }
 }
 
+/// A daemon that exports volumes of a store, whether it has a mount or not.
+pub(crate) struct ExportDaemon {
+    store: PathBuf,
+    pid: u32,
+    /// The user of the process.
+    uid: u32,
+}
+
+impl ExportDaemon {
+    /// The process `pid`, which holds the lock of the store, if it listens for clients.
+    fn of_process(pid: u32, store: &Path) -> Option<ExportDaemon> {
+        let uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
+        let daemon = ExportDaemon { store: store.into(), pid, uid };
+        daemon.stream().ok().flatten().map(|_| daemon)
+    }
+
+    /// A connection, if the process listens. A process of the same user cannot pretend to be this one.
+    fn stream(&self) -> io::Result<Option<UnixStream>> {
+        let found = control_address::connect(ControlAddress::Process(self.pid), self.uid)?;
+        Ok(found.filter(|(_, peer)| peer.pid == Some(self.pid)).map(|(stream, _)| stream))
+    }
+
+    fn connect(&self) -> Result<ControlClient, WeirError> {
+        let no_answer = |source| WeirError::NoAnswer { dir: self.store.clone(), source };
+        let is_gone = || no_answer(io::Error::other("the daemon is ending"));
+        let stream = self.stream().map_err(no_answer)?.ok_or_else(is_gone)?;
+        Ok(ControlClient::over(stream, (self.store.clone(), self.uid), Some(self.pid)))
+    }
+}
+
+/// The daemon that has a store open.
+pub(crate) enum StoreServer {
+    /// Found through a mount.
+    Mount(WeirMount),
+    /// Found because it exports volumes, and has no mount that can be seen from here.
+    Exports(ExportDaemon),
+}
+
+impl StoreServer {
+    /// The daemon of the mount at `path`, or of the store at `path`; `None` if the store has no daemon.
+    pub(crate) fn at_or_of(path: &Path) -> Result<Option<StoreServer>, WeirError> {
+        match StoreServer::serving(path) {
+            Some(found) => Ok(Some(found)),
+            None => open_store(path, DiskAccess::Write).map(|_| None),
+        }
+    }
+
+    /// The daemon of the mount at `path`, or of the store at `path`. Does not open the store, which would wait for its
+    /// lock.
+    pub(crate) fn serving(path: &Path) -> Option<StoreServer> {
+        let of_store = || {
+            let medium = store_of(path).ok()?;
+            let pid = host::lock_holder(&medium).ok()??;
+            let mount = WeirMount::served_by(pid, &medium).map(StoreServer::Mount);
+            mount.or_else(|| ExportDaemon::of_process(pid, path).map(StoreServer::Exports))
+        };
+        WeirMount::at(path).ok().map(StoreServer::Mount).or_else(of_store)
+    }
+
+    /// The path of the store.
+    pub(crate) fn store(&self) -> &Path {
+        match self {
+            StoreServer::Mount(mount) => &mount.store,
+            StoreServer::Exports(daemon) => &daemon.store,
+        }
+    }
+
+    /// Connects to the daemon.
+    pub(crate) fn connect(&self) -> Result<ControlClient, WeirError> {
+        match self {
+            StoreServer::Mount(mount) => mount.connect(),
+            StoreServer::Exports(daemon) => daemon.connect(),
+        }
+    }
+}
+
 /// The spellings of `dir` that the mount table may contain.
 ///
 /// Only the last spelling touches `dir` itself, which may hang, so callers get it last. That spelling exists
@@ -198,8 +264,8 @@ pub(crate) struct ControlClient {
 }
 
 impl ControlClient {
-    fn over(stream: UnixStream, found: &WeirMount, pid: Option<u32>) -> ControlClient {
-        let (dir, owner, stream) = (found.dir.clone(), found.owner.uid, BufReader::new(stream));
+    fn over(stream: UnixStream, (dir, owner): (PathBuf, u32), pid: Option<u32>) -> ControlClient {
+        let stream = BufReader::new(stream);
         ControlClient { dir, owner, pid, stream, line: String::new(), told: false }
     }
 
@@ -231,6 +297,22 @@ impl ControlClient {
             _ => WORK_WAIT,
         };
         self.send_request(request)?;
+        self.wait_for_reply(patience)
+    }
+
+    /// Sends a request together with a descriptor, and waits for the reply.
+    pub(crate) fn ask_with(
+        &mut self,
+        request: &Value,
+        descriptor: BorrowedFd<'_>,
+    ) -> Result<Value, WeirError> {
+        let line = format!("{request}\n");
+        let sent = descriptor_stream::send(self.stream.get_ref(), line.as_bytes(), descriptor);
+        sent.map_err(|source| self.lost(source))?;
+        self.wait_for_reply(WORK_WAIT)
+    }
+
+    fn wait_for_reply(&mut self, patience: Duration) -> Result<Value, WeirError> {
         let begun = Instant::now();
         loop {
             if let Some(reply) = self.receive_within(LIVENESS_INTERVAL)? {
@@ -246,6 +328,20 @@ impl ControlClient {
                 self.told = true;
             }
         }
+    }
+
+    /// Waits until the daemon has closed the connection. Returns its last reply, if one came.
+    pub(crate) fn wait_for_close(&mut self) -> Option<Value> {
+        let mut line = String::new();
+        self.stream.get_ref().set_read_timeout(None).ok()?;
+        // An error is an end as well.
+        self.stream.read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
+    }
+
+    /// A second handle of the connection, for another thread.
+    pub(crate) fn connection(&self) -> io::Result<UnixStream> {
+        self.stream.get_ref().try_clone()
     }
 
     /// Fails if the daemon is stopped (SIGSTOP), perhaps for ever.

@@ -4,6 +4,9 @@
 //! on. `{"operation":"drained"}` is answered when the mount is gone and everything is stored, or durable if other
 //! volumes of the store are still mounted.
 //!
+//! `{"operation":"export"}` comes with a listening socket, and is answered twice: when the volume is exported, and when the
+//! export has ended, which it does once the client sends no further request.
+//!
 //! | client | may |
 //! | --- | --- |
 //! | root, and the user of the daemon | everything |
@@ -11,11 +14,14 @@
 //! | any other user | nothing |
 
 use crate::cli::CloneWish;
-use crate::control_address::{self, DeviceNumber};
+use crate::control_address::{self, ControlAddress};
+use crate::descriptor_stream::DescriptorStream;
 use crate::error::WeirError;
+use crate::export;
 use crate::mount_request;
 use crate::mounted_volume::MountedVolume;
-use crate::store_daemon::{RequestRefusal, ScrubFrom};
+use crate::store_daemon::{RequestRefusal, ScrubFrom, StoreDaemon};
+use crate::volume;
 use crate::write_policy::PolicyChoice;
 use host::{SocketPeer, socket_peer};
 use request::RequestClass;
@@ -24,7 +30,7 @@ use rustix::process::geteuid;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -50,6 +56,48 @@ enum ClientRights {
     None,
 }
 
+/// The subject of the requests of a client.
+#[derive(Clone)]
+pub(crate) enum ControlSubject {
+    /// A mount, and its daemon.
+    Mount(Arc<MountedVolume>),
+    /// A daemon that may have no mount.
+    Daemon(Arc<StoreDaemon>),
+}
+
+impl ControlSubject {
+    fn daemon(&self) -> &Arc<StoreDaemon> {
+        match self {
+            ControlSubject::Mount(mounted) => &mounted.daemon,
+            ControlSubject::Daemon(daemon) => daemon,
+        }
+    }
+
+    /// The mount, for requests that are about one.
+    fn mount(&self) -> Result<&Arc<MountedVolume>, RequestRefusal> {
+        match self {
+            ControlSubject::Mount(mounted) => Ok(mounted),
+            ControlSubject::Daemon(_) => Err(RequestRefusal::new(&"no volume of the store is mounted", None)),
+        }
+    }
+}
+
+/// A place among the clients that are served at the same time.
+struct ClientPlace(Arc<AtomicUsize>);
+
+impl ClientPlace {
+    fn take(clients: &Arc<AtomicUsize>) -> ClientPlace {
+        clients.fetch_add(1, Ordering::AcqRel);
+        ClientPlace(clients.clone())
+    }
+}
+
+impl Drop for ClientPlace {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// A listening control socket.
 pub(crate) struct ControlServer {
     listener: Arc<UnixListener>,
@@ -58,19 +106,19 @@ pub(crate) struct ControlServer {
 }
 
 impl ControlServer {
-    /// Listens for clients of `mounted`, whose mount has the number `device`.
+    /// Listens at `address` for clients that ask about `subject`.
     pub(crate) fn start(
-        mounted: Arc<MountedVolume>,
-        device: DeviceNumber,
+        subject: ControlSubject,
+        address: ControlAddress,
     ) -> Result<ControlServer, WeirError> {
         let failed = |source| WeirError::Spawn { source };
-        let listener = Arc::new(control_address::listen(device).map_err(failed)?);
+        let listener = Arc::new(control_address::listen(address).map_err(failed)?);
         let clients = Arc::new(AtomicUsize::new(0));
         let listener_of_thread = listener.clone();
         let clients_of_thread = clients.clone();
         let accept = move || {
             accept_clients(&listener_of_thread, |stream| {
-                serve_in_thread(stream, &mounted, &clients_of_thread)
+                serve_in_thread(stream, &subject, &clients_of_thread)
             });
         };
         let listening = std::thread::Builder::new().name("control".into()).spawn(accept).map_err(failed)?;
@@ -108,9 +156,9 @@ fn accept_clients(listener: &UnixListener, mut serve: impl FnMut(UnixStream)) {
     }
 }
 
-fn serve_in_thread(stream: UnixStream, mounted: &Arc<MountedVolume>, clients: &Arc<AtomicUsize>) {
+fn serve_in_thread(stream: UnixStream, subject: &ControlSubject, clients: &Arc<AtomicUsize>) {
     let peer = socket_peer(stream.as_fd()).ok();
-    let rights = rights_of(peer, mounted);
+    let rights = rights_of(peer, subject);
     let clients_max = match rights {
         ClientRights::All => CLIENTS_MAX,
         ClientRights::ReadAndSync => CLIENTS_MAX / 2,
@@ -121,17 +169,14 @@ fn serve_in_thread(stream: UnixStream, mounted: &Arc<MountedVolume>, clients: &A
         let why = format!("more than {clients_max} clients at once; try again");
         return send_reply(&stream, &json!({ "error": why }));
     }
-    clients.fetch_add(1, Ordering::AcqRel);
-    let mounted = mounted.clone();
-    let clients_of_thread = clients.clone();
+    let place = ClientPlace::take(clients);
+    let subject = subject.clone();
     let serve = move || {
         // Fails if the client has gone: there is no reader left for an error.
-        let _ = serve(stream, &mounted, rights, peer.and_then(|peer| peer.pid));
-        clients_of_thread.fetch_sub(1, Ordering::AcqRel);
+        let _ = serve(stream, &subject, (rights, place), peer.and_then(|peer| peer.pid));
     };
-    if std::thread::Builder::new().name("client".into()).spawn(serve).is_err() {
-        clients.fetch_sub(1, Ordering::AcqRel);
-    }
+    // Fails if the process may have no more threads: the client sees the connection close.
+    let _ = std::thread::Builder::new().name("client".into()).spawn(serve);
 }
 
 /// Sends one line to a client that is not served. A new connection has space for a line, so this does not
@@ -141,10 +186,12 @@ fn send_reply(mut stream: &UnixStream, reply: &Value) {
 }
 
 /// The rights of the connected process. The kernel reports the process's user, so no secret is needed.
-fn rights_of(peer: Option<SocketPeer>, mounted: &MountedVolume) -> ClientRights {
+fn rights_of(peer: Option<SocketPeer>, subject: &ControlSubject) -> ClientRights {
     match peer {
         Some(peer) if peer.uid == 0 || peer.uid == geteuid().as_raw() => ClientRights::All,
-        Some(peer) if mounted.owner_of_files() == Some(peer.uid) => ClientRights::ReadAndSync,
+        Some(peer) if subject.mount().is_ok_and(|mounted| mounted.owner_of_files() == Some(peer.uid)) => {
+            ClientRights::ReadAndSync
+        }
         _ => ClientRights::None,
     }
 }
@@ -156,107 +203,143 @@ fn refusal() -> Value {
 
 fn serve(
     stream: UnixStream,
-    mounted: &MountedVolume,
-    rights: ClientRights,
+    subject: &ControlSubject,
+    (rights, place): (ClientRights, ClientPlace),
     peer: Option<u32>,
 ) -> io::Result<()> {
-    let mut reader = BufReader::new(stream);
+    let mut reader = BufReader::new(DescriptorStream::new(stream));
     loop {
         let mut line = String::new();
         if reader.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut line)? == 0 {
             return Ok(());
         }
-        let reply = answer(&line, mounted, rights, peer);
+        let descriptor = reader.get_mut().take_descriptor();
+        let request: Value = serde_json::from_str(&line).unwrap_or_default();
+        if request["operation"] == "export" && rights == ClientRights::All {
+            // It may last for months.
+            drop(place);
+            return serve_export(reader, &request, subject.daemon(), descriptor);
+        }
+        let reply = reply_or_error(answer(&request, subject, rights, peer));
         reader.get_mut().write_all(format!("{reply}\n").as_bytes())?;
     }
 }
 
+/// Exports a volume until the client sends no further request, or has gone.
+fn serve_export(
+    mut reader: BufReader<DescriptorStream>,
+    request: &Value,
+    daemon: &Arc<StoreDaemon>,
+    listener: Option<OwnedFd>,
+) -> io::Result<()> {
+    let begun = export::begin(request, daemon, listener);
+    let volume = begun.as_ref().ok().copied();
+    let reply = reply_or_error(begun.map(|_| json!({})));
+    let told = reader.get_mut().write_all(format!("{reply}\n").as_bytes());
+    let Some(volume) = volume else { return told };
+    // A request here is a mistake, and is not answered.
+    let mut rest = [0; 512];
+    while told.is_ok() && reader.read(&mut rest).is_ok_and(|bytes| bytes > 0) {}
+    let ended = reply_or_error(daemon.end_export(volume).map(|()| json!({})));
+    reader.get_mut().write_all(format!("{ended}\n").as_bytes())
+}
+
 /// The reply to a request of the process `peer`.
-fn answer(line: &str, mounted: &MountedVolume, rights: ClientRights, peer: Option<u32>) -> Value {
-    let request: Value = serde_json::from_str(line).unwrap_or_default();
+fn answer(
+    request: &Value,
+    subject: &ControlSubject,
+    rights: ClientRights,
+    peer: Option<u32>,
+) -> Result<Value, RequestRefusal> {
     let name = request["name"].as_str().unwrap_or_default();
+    let daemon = subject.daemon();
     match request["operation"].as_str() {
-        Some("status") => to_json(&mounted.status_report()),
-        Some("space") => to_json(&mounted.space_report()),
+        Some("status") => Ok(to_json(&subject.mount()?.status_report())),
+        Some("space") => Ok(to_json(&subject.mount()?.space_report())),
         Some("why") => {
             let path = request["path"].as_str().unwrap_or_default();
-            reply_or_error(mounted.waits_report(path).map(|waits| to_json(&waits)))
+            subject.mount()?.waits_report(path).map(|waits| to_json(&waits))
         }
-        Some("sync") => reply_or_error(mounted.daemon.sync().map(|()| json!({}))),
-        Some("rules") => mounted.daemon.policy.rules_in_force(),
-        _ if rights != ClientRights::All => refusal(),
+        Some("sync") => daemon.sync().map(|()| json!({})),
+        Some("rules") => Ok(daemon.policy.rules_in_force()),
+        _ if rights != ClientRights::All => Ok(refusal()),
         Some("drained") => {
-            let end = mounted.wait_for_end();
-            json!({ "not_drained": end.written_back.err(), "ends_process": end.ends_process })
+            let end = subject.mount()?.wait_for_end();
+            Ok(json!({ "not_drained": end.written_back.err(), "ends_process": end.ends_process }))
         }
-        Some("mount") => mount_request::answer(&request, peer, &mounted.daemon),
-        Some("scrub_begin") => mounted.daemon.scrub(ScrubFrom::Start),
-        Some("scrub") => mounted.daemon.scrub(ScrubFrom::LastPosition),
-        Some("space_exact") => reply_or_error(mounted.exact_space_report().map(|space| to_json(&space))),
-        Some("volume_list") => mounted.daemon.volumes(),
-        Some("volume_clone") => clone_volumes(&request, mounted),
-        Some("grow") => with_bytes(&request, |bytes| mounted.daemon.grow(bytes)),
-        Some("grow_buffer") => with_bytes(&request, |bytes| mounted.daemon.grow_buffer(bytes)),
-        Some("tune") => tune(&request, mounted),
-        Some("class") => set_class(&request, mounted),
-        Some("volume_create") => reply_or_error(mounted.daemon.create_volume(name).map(|()| json!({}))),
+        Some("mount") => Ok(mount_request::answer(request, peer, daemon)),
+        Some("scrub_begin") => Ok(daemon.scrub(ScrubFrom::Start)),
+        Some("scrub") => Ok(daemon.scrub(ScrubFrom::LastPosition)),
+        Some("space_exact") => subject.mount()?.exact_space_report().map(|space| to_json(&space)),
+        Some("volume_list") => Ok(daemon.volumes()),
+        Some("volume_clone") => clone_volumes(request, subject),
+        Some("grow") => with_bytes(request, |bytes| daemon.grow(bytes)),
+        Some("grow_buffer") => with_bytes(request, |bytes| daemon.grow_buffer(bytes)),
+        Some("tune") => tune(request, subject.mount()?),
+        Some("class") => set_class(request, daemon),
+        Some("volume_create") => {
+            with_bytes(request, |size| daemon.create_volume(name, size).map(|()| json!({})))
+        }
+        Some("volume_resize") => with_bytes(request, |size| {
+            daemon.resize_volume(name, size.unwrap_or(0), request["accept_loss"] == true)
+        }),
         Some("volume_rename") => {
             let to = request["to"].as_str().unwrap_or_default();
-            reply_or_error(mounted.daemon.rename_volume(name, to).map(|()| json!({})))
+            daemon.rename_volume(name, to).map(|()| json!({}))
         }
         Some("volume_rollback") => {
             let snapshot = request["snapshot"].as_str().unwrap_or_default();
-            reply_or_error(mounted.daemon.roll_back_volume(name, snapshot))
+            daemon.roll_back_volume(name, snapshot)
         }
-        Some("volume_delete") => reply_or_error(mounted.daemon.delete_volume(name).map(|()| json!({}))),
-        _ => json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" }),
+        Some("volume_delete") => daemon.delete_volume(name).map(|()| json!({})),
+        _ => Ok(json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" })),
     }
 }
 
 /// The reply of `work`, which gets the field `bytes` of the request; `None` if the request has no such field.
-fn with_bytes(request: &Value, work: impl FnOnce(Option<u64>) -> Result<Value, RequestRefusal>) -> Value {
+fn with_bytes(
+    request: &Value,
+    work: impl FnOnce(Option<u64>) -> Result<Value, RequestRefusal>,
+) -> Result<Value, RequestRefusal> {
     let bytes = &request["bytes"];
     if !bytes.is_null() && !bytes.is_u64() {
-        return json!({ "error": "bytes: a number" });
+        return Err(RequestRefusal::new(&"bytes: a number", None));
     }
-    reply_or_error(work(bytes.as_u64()))
+    work(bytes.as_u64())
 }
 
 /// Changes the data mode, the policy, or both.
-fn tune(request: &Value, mounted: &MountedVolume) -> Value {
+fn tune(request: &Value, mounted: &MountedVolume) -> Result<Value, RequestRefusal> {
     let data = request["data"].as_str().and_then(DataMode::named);
     if data.is_none() && !request["data"].is_null() {
-        return json!({ "error": "data: journal or ordered" });
+        return Err(RequestRefusal::new(&"data: journal or ordered", None));
     }
     let rules = request["rules"].as_str().unwrap_or_default();
     let choice = request["policy"].as_str().map(|policy| PolicyChoice::parse(policy, rules)).transpose();
-    let tuned =
-        choice.map_err(|why| RequestRefusal::new(&why, None)).and_then(|choice| mounted.tune(data, choice));
-    reply_or_error(tuned.map(|is_missing| json!({ "file_is_missing": is_missing })))
+    let choice = choice.map_err(|why| RequestRefusal::new(&why, None))?;
+    Ok(json!({ "file_is_missing": mounted.tune(data, choice)? }))
 }
 
-fn clone_volumes(request: &Value, mounted: &MountedVolume) -> Value {
+fn clone_volumes(request: &Value, subject: &ControlSubject) -> Result<Value, RequestRefusal> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let wish = |clone: &Value| Some(CloneWish { name: text(&clone["name"])?, of: text(&clone["of"]) });
-    let Some(clones) = request["clones"].as_array().and_then(|clones| clones.iter().map(wish).collect())
-    else {
-        return json!({ "error": "clones: a list of names" });
-    };
-    let clones: Vec<CloneWish> = clones;
+    let clones = request["clones"].as_array().and_then(|clones| clones.iter().map(wish).collect());
+    let no_clones = || RequestRefusal::new(&"clones: a list of names", None);
+    let clones: Vec<CloneWish> = clones.ok_or_else(no_clones)?;
     let mode = if request["read_only"] == true { VolumeMode::ReadOnly } else { VolumeMode::Writable };
-    reply_or_error(mounted.clone_volumes(&clones, mode))
+    let default = subject.mount().map_or(volume::DEFAULT, |mounted| &mounted.volume.name);
+    subject.daemon().clone_volumes(&clones, default, mode)
 }
 
-fn set_class(request: &Value, mounted: &MountedVolume) -> Value {
+fn set_class(request: &Value, daemon: &StoreDaemon) -> Result<Value, RequestRefusal> {
     let class = &request["class"];
-    let Some(pid) = request["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()) else {
-        return json!({ "error": "pid: the id of a process or thread" });
-    };
+    let pid = request["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    let pid = pid.ok_or_else(|| RequestRefusal::new(&"pid: the id of a process or thread", None))?;
     let named = class.as_str().and_then(RequestClass::named);
     if named.is_none() && !class.is_null() {
-        return json!({ "error": "class: critical, background or null" });
+        return Err(RequestRefusal::new(&"class: critical, background or null", None));
     }
-    reply_or_error(mounted.daemon.set_class(pid, named).map(|counts| json!({ "counts": counts })))
+    daemon.set_class(pid, named).map(|counts| json!({ "counts": counts }))
 }
 
 fn to_json(report: &impl Serialize) -> Value {

@@ -1,11 +1,12 @@
 //! The process behind the mounts of a store: how it begins and ends.
 //!
-//! Threads: the main one waits until no mount is left; the workers of crate `stack`; one keeps epochs; one watches
+//! Threads: the main one waits until neither a mount nor an export is left; the workers of crate `stack`; one keeps epochs; one watches
 //! for problems; one waits for signals. For each mount, one waits for its end; one or two take the kernel's requests; with
-//! rules one looks at tasks, and one lends; one listens on the control socket and starts a short-lived one per client.
+//! rules one looks at tasks, and one lends; one listens on the control socket and starts a short-lived one per client. For each export, one accepts clients, and two
+//! serve each client.
 
 use crate::byte_size::ByteSize;
-use crate::cli::{MountArgs, TuningArgs, WakeUpArg};
+use crate::cli::{BufferMediumArgs, MountArgs, TuningArgs, WakeUpArg};
 use crate::epoch_keeper::EpochKeeper;
 use crate::error::WeirError;
 use crate::log_files;
@@ -78,24 +79,16 @@ fn is_daemon(pid: u32) -> bool {
     arguments.split(|&byte| byte == 0).nth(1) == Some(b"mount")
 }
 
+/// The options of a daemon, whatever it serves.
+pub(crate) struct DaemonOptions<'a> {
+    pub(crate) access: DiskAccess,
+    pub(crate) buffer_medium: &'a BufferMediumArgs,
+    pub(crate) tuning: &'a TuningArgs,
+}
+
 /// Checks everything before the first write, mounts, serves until no mount is left, and writes everything back.
 fn become_daemon(args: &MountArgs) -> Result<(), WeirError> {
-    let front = FrontEndConfig::of(&args.tuning);
-    let policy = &args.tuning.policy;
-    let choice =
-        PolicyChoice::of_options(policy.policy.as_ref(), policy.rules.as_deref())?.unwrap_or_default();
-    let mut settings = settings(&args.tuning, front.threads)?;
-    let mut media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
-    // The store remembers the interval for later mounts.
-    media.settings.commit_interval_ms = args.tuning.commit_interval.or(media.settings.commit_interval_ms);
-    if let Some(ms) = media.settings.commit_interval_ms {
-        settings.commit_interval = Duration::from_millis(ms);
-    }
-    media.settings.data = args.tuning.data;
-    let on_one_disk = are_on_one_disk(&media.store, &media.buffer);
-    let bypass_after = bypass_after(&args.tuning, &media, on_one_disk);
-    let sync_log_bytes_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
-    let streams = StreamSettings { bypass_after, sync_log_bytes_max };
+    let media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
     let point = MountPoint::check(&args.dir, args.allow_other, &media.name)?;
     point.ensure_not_over(&media)?;
     let is_in_background = args.daemon;
@@ -105,8 +98,40 @@ fn become_daemon(args: &MountArgs) -> Result<(), WeirError> {
         // Fails only if this process already leads a session, which is as good.
         let _ = rustix::process::setsid();
     }
-    let access = if args.read_only { DiskAccess::Read } else { DiskAccess::Write };
-    if access == DiskAccess::Write && !args.buffer_medium.volatile_buffer {
+    let options = DaemonOptions {
+        access: if args.read_only { DiskAccess::Read } else { DiskAccess::Write },
+        buffer_medium: &args.buffer_medium,
+        tuning: &args.tuning,
+    };
+    let daemon = Arc::new(open(media, &options)?);
+    let first = NewMount {
+        point,
+        volume: args.volume.clone(),
+        allow_other: args.allow_other,
+        read_only: args.read_only,
+    };
+    serve(&daemon, &first, is_in_background, log_directory.as_deref())
+}
+
+/// Opens the store on `media` for a daemon. Checks everything before the first write.
+pub(crate) fn open(mut media: StoreMedia, options: &DaemonOptions<'_>) -> Result<StoreDaemon, WeirError> {
+    let &DaemonOptions { access, buffer_medium, tuning } = options;
+    let front = FrontEndConfig::of(tuning);
+    let policy = &tuning.policy;
+    let choice =
+        PolicyChoice::of_options(policy.policy.as_ref(), policy.rules.as_deref())?.unwrap_or_default();
+    let mut settings = settings(tuning, front.threads)?;
+    // The store remembers the interval for later mounts.
+    media.settings.commit_interval_ms = tuning.commit_interval.or(media.settings.commit_interval_ms);
+    if let Some(ms) = media.settings.commit_interval_ms {
+        settings.commit_interval = Duration::from_millis(ms);
+    }
+    media.settings.data = tuning.data;
+    let on_one_disk = are_on_one_disk(&media.store, &media.buffer);
+    let bypass_after = bypass_after(tuning, &media, on_one_disk);
+    let sync_log_bytes_max = if on_one_disk { SYNC_LOGS_MAX.0 } else { u64::MAX };
+    let streams = StreamSettings { bypass_after, sync_log_bytes_max };
+    if access == DiskAccess::Write && !buffer_medium.volatile_buffer {
         media.ensure_durable()?;
     }
     let stack = StorageStack::open(media, settings, access, ExpectedBuffer::LastUsed)?;
@@ -117,17 +142,10 @@ fn become_daemon(args: &MountArgs) -> Result<(), WeirError> {
     // Memory reclaim must not make the daemon wait for its own write-back. The call needs privilege, and the
     // daemon works without it.
     let _ = host::mark_io_flusher();
-    let every = Some(args.tuning.epoch_every).filter(|&seconds| seconds > 0 && access == DiskAccess::Write);
+    let every = Some(tuning.epoch_every).filter(|&seconds| seconds > 0 && access == DiskAccess::Write);
     let epochs = Arc::new(EpochKeeper::new(Cache::clone(&stack.cache), every.map(Duration::from_secs)));
-    let front = front.start(&args.tuning)?;
-    let daemon = Arc::new(StoreDaemon::new(stack, policy, epochs, front));
-    let first = NewMount {
-        point,
-        volume: args.volume.clone(),
-        allow_other: args.allow_other,
-        read_only: args.read_only,
-    };
-    serve(&daemon, &first, is_in_background, log_directory.as_deref())
+    let front = front.start(tuning)?;
+    Ok(StoreDaemon::new(stack, policy, epochs, front))
 }
 
 /// How the daemon takes requests. Decided once, at the start.
@@ -207,6 +225,7 @@ fn serve(
     }
     attended?;
     daemon.remove_empty_log();
+    daemon.close_control();
     if let Some(EndedMount { mounted, control, outcome }) = last {
         control.close();
         outcome.map_err(|source| WeirError::MountFailed { dir: mounted.dir.clone(), source })?;
@@ -224,9 +243,7 @@ fn attend(
     (is_in_background, log_directory): (bool, Option<&Path>),
 ) -> Result<(), WeirError> {
     let spawn_failed = |source| WeirError::Spawn { source };
-    daemon.epochs.start(serving.clone()).map_err(spawn_failed)?;
-    let store = daemon.stack.media.name.clone();
-    mount_problems::start(daemon.cache(), store, serving.clone()).map_err(spawn_failed)?;
+    watch(daemon, serving)?;
     signals.watch(SignalHandler { daemon: daemon.clone(), stopper }).map_err(spawn_failed)?;
     if !is_in_background {
         tracing::info!("{}: mounted; unmount it, or press ^C, to end", mounted.dir.display());
@@ -239,6 +256,14 @@ fn attend(
         log = Some(file);
     }
     leave_caller(log.as_ref()).map_err(spawn_failed)
+}
+
+/// Starts the threads that keep epochs and watch for problems until `serving` is false.
+pub(crate) fn watch(daemon: &StoreDaemon, serving: &Arc<AtomicBool>) -> Result<(), WeirError> {
+    let spawn_failed = |source| WeirError::Spawn { source };
+    daemon.epochs.start(serving.clone()).map_err(spawn_failed)?;
+    let store = daemon.stack.media.name.clone();
+    mount_problems::start(daemon.cache(), store, serving.clone()).map_err(spawn_failed)
 }
 
 /// Refuses a `--memory` with which nothing works.
@@ -304,7 +329,7 @@ fn bypass_after(tuning: &TuningArgs, media: &StoreMedia, on_one_disk: bool) -> u
 ///
 /// A daemon without one of its threads would hang its mount. After the end of the process the store can be
 /// mounted again, and no synced data is lost.
-fn abort_on_panic() {
+pub(crate) fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         report(info);

@@ -50,6 +50,18 @@ pub(crate) enum WeirError {
     FixedSize { option: &'static str, path: PathBuf },
     #[error("{}: {source}", path.display())]
     Fs { path: PathBuf, source: FsError },
+    #[error("{at}: {source}")]
+    Socket { at: String, source: io::Error },
+    #[error("volume {volume} is exported already, at {at}")]
+    VolumeExported { volume: String, at: String },
+    #[error("volume {volume}: the daemon has ended, and with it the export")]
+    ExportEnded { volume: String },
+    #[error("volume {volume}: the export has ended, and not everything is durable: {why}")]
+    ExportNotSynced { volume: String, why: String },
+    #[error("{}: {option}: a daemon has the store open, with options of its own", path.display())]
+    OptionOfDaemon { path: PathBuf, option: String },
+    #[error("{}: volume {name} has {size} now, and would lose the rest", path.display())]
+    WouldShrink { path: PathBuf, name: String, size: ByteSize },
     #[error("volume {volume} is mounted already, on {}", dir.display())]
     VolumeMounted { volume: String, dir: PathBuf },
     #[error(
@@ -342,6 +354,19 @@ impl WeirError {
             | WeirError::Unmount { .. }
             | WeirError::StillMounted { .. }
             | WeirError::RunDirectory { .. } => return self.help_about_daemon(),
+            WeirError::Socket { source, .. } => match source.kind() {
+                io::ErrorKind::AddrInUse => "end the program that uses it, or choose another one".into(),
+                io::ErrorKind::NotFound => "create its directory".into(),
+                _ => "choose a path or a port that you may use".into(),
+            },
+            WeirError::VolumeExported { .. } => {
+                "several clients can share that export; to move it, end its `weir export` first".into()
+            }
+            WeirError::ExportEnded { .. } | WeirError::ExportNotSynced { .. } => {
+                "see why in the messages of the daemon, and export the volume again: what clients flushed is there".into()
+            }
+            WeirError::OptionOfDaemon { .. } => "leave the option out, or end all mounts and exports of the store first".into(),
+            WeirError::WouldShrink { .. } => "shrink the file system on it first, and pass `--accept-loss`".into(),
             WeirError::Refused { help: Some(help), .. } => help.clone().into(),
             WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", shell_quoted(dir)).into(),
             WeirError::ReadOnlyRolledBack { .. } => {
@@ -382,6 +407,10 @@ fn help_about_stack(error: &StackError) -> Option<Cow<'static, str>> {
     let StackError::InUse { path, pid, program } = error else { return error.help() };
     Some(match WeirMount::served_by(*pid, path) {
         Some(mount) => format!("unmount it: `weir unmount {}`", shell_quoted(&mount.dir)).into(),
+        None if is_export(*pid) => format!(
+            "`weir export` runs there, and no volume is mounted: mount a volume first, and export then; or `kill {pid}` ends the export"
+        )
+        .into(),
         None if program == env!("CARGO_PKG_NAME") => format!(
             "it has no mount that you can see: after an unmount it writes everything back, and ends when no program uses its \
              files; `kill {pid}` ends it without waiting for those programs, and still writes everything back"
@@ -389,6 +418,12 @@ fn help_about_stack(error: &StackError) -> Option<Cow<'static, str>> {
         .into(),
         None => return error.help(),
     })
+}
+
+/// Whether a process is a `weir export`.
+fn is_export(pid: u32) -> bool {
+    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    arguments.split(|&byte| byte == 0).nth(1) == Some(b"export")
 }
 
 /// The process whose mount namespace has the mount, in brackets; empty if it is this one's.

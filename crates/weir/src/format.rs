@@ -296,7 +296,7 @@ fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<
 fn create_main(media: &StoreMedia) -> Result<(), WeirError> {
     let settings = CacheSettings::default();
     let stack = StorageStack::open(media.clone(), settings, DiskAccess::Write, ExpectedBuffer::New)?;
-    volume::create_volume(&stack.cache, &media.name, volume::DEFAULT)?;
+    volume::create_volume(&stack.cache, &media.name, volume::DEFAULT, None)?;
     let drained = stack.cache.drain();
     Ok(drained.map_err(|source| StackError::Cache { path: media.name.clone(), source })?)
 }

@@ -2,7 +2,7 @@
 
 use crate::byte_size::ByteSize;
 use crate::cli::GrowArgs;
-use crate::control_client::WeirMount;
+use crate::control_client::StoreServer;
 use crate::error::WeirError;
 use crate::store_path::open_store;
 use device::BLOCK_BYTES;
@@ -19,7 +19,7 @@ pub(crate) fn run(args: &GrowArgs) -> Result<(), WeirError> {
 }
 
 fn grow_buffer(args: &GrowArgs) -> Result<(), WeirError> {
-    let Some(found) = WeirMount::at_or_of(&args.path)? else {
+    let Some(found) = StoreServer::at_or_of(&args.path)? else {
         return Err(WeirError::BufferNotMounted { path: args.path.clone() });
     };
     let reply = ask(&found, "grow_buffer", args)?;
@@ -29,10 +29,13 @@ fn grow_buffer(args: &GrowArgs) -> Result<(), WeirError> {
 }
 
 fn grow_store(args: &GrowArgs) -> Result<(), WeirError> {
-    let (store, bytes) = match WeirMount::at_or_of(&args.path)? {
+    let (store, bytes) = match StoreServer::at_or_of(&args.path)? {
         Some(found) => {
             let reply = ask(&found, "grow", args)?;
-            (found.store, reply["store_bytes"].as_u64().expect("the daemon says how large it is"))
+            (
+                found.store().to_owned(),
+                reply["store_bytes"].as_u64().expect("the daemon says how large it is"),
+            )
         }
         None => (args.path.clone(), grow_unmounted(args)?),
     };
@@ -46,7 +49,7 @@ fn grow_store(args: &GrowArgs) -> Result<(), WeirError> {
     Ok(())
 }
 
-fn ask(found: &WeirMount, operation: &str, args: &GrowArgs) -> Result<Value, WeirError> {
+fn ask(found: &StoreServer, operation: &str, args: &GrowArgs) -> Result<Value, WeirError> {
     found.connect()?.ask(&json!({ "operation": operation, "bytes": args.size.map(|size| size.0) }))
 }
 

@@ -10,8 +10,11 @@ mod control_address;
 mod control_client;
 mod control_server;
 mod daemon;
+mod descriptor_stream;
 mod epoch_keeper;
 mod error;
+mod export;
+mod exported_volume;
 mod format;
 mod grow;
 mod lender;
@@ -148,6 +151,7 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::Class(args) => class::run(&args).map(done),
         WeirCommand::Order(args) => match args.arguments[0] {},
         WeirCommand::Volume(args) => volume::run(&args.command).map(done),
+        WeirCommand::Export(args) => export::run(&args).map(done),
         WeirCommand::Trace(args) => Err(trace::run(&args)),
         WeirCommand::Run(args) => run::run(&args).map(done),
         WeirCommand::Man(args) => man::run(&args).map(done),

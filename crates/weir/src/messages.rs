@@ -8,7 +8,7 @@ use rustix::fs::fstat;
 use std::fmt::{Debug, Write as _};
 use std::io::{Write as _, stderr};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
@@ -45,6 +45,11 @@ fn start(layer: impl Layer<tracing_subscriber::Registry> + Send + Sync) {
 struct StderrLayer;
 
 impl<S: Subscriber> Layer<S> for StderrLayer {
+    /// Messages of lower levels are for who changes weir.
+    fn enabled(&self, message: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        *message.level() <= Level::INFO
+    }
+
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut line = String::from(prefix(*event.metadata().level()));
         event.record(&mut MessageText(&mut line));

@@ -1,19 +1,15 @@
 //! A mounted volume: what its clients can ask for, except its [status](crate::status_report).
 
-use crate::cli::CloneWish;
 use crate::control_address::DeviceNumber;
 use crate::store_daemon::{RequestRefusal, StoreDaemon};
-use crate::volume;
 use crate::write_policy::PolicyChoice;
 use fs::{Fs, Ino};
 use fuse::RequestLatencies;
 use host::{ReadCounts, shell_quoted};
-use serde_json::Value;
-use stack::StorageStack;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use store::{DataMode, VolumeInfo, VolumeMode};
+use store::{DataMode, VolumeInfo};
 
 /// A mounted volume, as its control socket sees it.
 pub(crate) struct MountedVolume {
@@ -97,17 +93,6 @@ impl MountedVolume {
     pub(crate) fn wait_for_end(&self) -> MountEnd {
         let end = self.end_set.wait_while(lock(&self.end), |end| end.is_none());
         end.unwrap_or_else(PoisonError::into_inner).clone().expect("waited for it")
-    }
-
-    /// Clones volumes, by default the mounted one. Returns what `weir volume` prints.
-    pub(crate) fn clone_volumes(
-        &self,
-        clones: &[CloneWish],
-        mode: VolumeMode,
-    ) -> Result<Value, RequestRefusal> {
-        self.daemon.refuse_read_only()?;
-        let StorageStack { cache, media, .. } = &self.daemon.stack;
-        Ok(volume::clone_volumes(cache, &media.name, (clones, &self.volume.name), mode)?)
     }
 
     /// Changes the data mode of the store, its policy, or both. Returns whether this mount lacks the file that the policy

@@ -9,6 +9,8 @@
 //! | all are gone | the daemon writes everything back, and ends |
 //! | programs still use some, second signal | the daemon writes all data back and ends; programs get ENOTCONN |
 //! | the daemon already writes everything back | none |
+//!
+//! Exports end at once; what their clients wrote is durable then.
 
 use crate::mount_point::device_of;
 use crate::mounted_volume::MountedVolume;
@@ -19,6 +21,7 @@ use signal_hook::iterator::Signals;
 use stack::WorkerStopper;
 use std::io;
 use std::sync::Arc;
+use store::VolumeId;
 
 /// Signals that are held back until a thread watches them. A signal that ended the process before that would
 /// leave a dead mount.
@@ -47,9 +50,48 @@ impl HeldSignals {
     }
 }
 
+impl HeldSignals {
+    /// Reacts to the signals of a daemon that began with the export of `volume`. The first one ends that export; from the
+    /// second on the daemon reacts as a daemon of mounts does.
+    pub(crate) fn watch_export(
+        mut self,
+        daemon: &Arc<StoreDaemon>,
+        volume: VolumeId,
+        stopper: WorkerStopper,
+    ) -> io::Result<()> {
+        let watched = SignalHandler { daemon: daemon.clone(), stopper };
+        let watch = move || {
+            let mut signals = self.0.forever();
+            if signals.next().is_some() {
+                watched.end_export(volume);
+                if !watched.daemon.exports().is_empty() || !watched.daemon.mounts().is_empty() {
+                    tracing::info!(
+                        "other volumes of the store are still used; the next signal ends their use"
+                    );
+                }
+            }
+            for _ in signals {
+                watched.leave();
+            }
+        };
+        std::thread::Builder::new().name("signals".into()).spawn(watch).map(drop)
+    }
+}
+
 impl SignalHandler {
+    fn end_export(&self, volume: VolumeId) {
+        if let Err(refusal) = self.daemon.end_export(volume) {
+            tracing::error!("{}: {}", self.daemon.stack.media.name.display(), refusal.why);
+        }
+    }
+
     fn leave(&self) {
         let mounts = self.daemon.leave();
+        let exports = self.daemon.exports();
+        exports.iter().for_each(|&volume| self.end_export(volume));
+        if mounts.is_empty() && !exports.is_empty() {
+            return;
+        }
         if mounts.is_empty() {
             tracing::info!("{}: already writing everything back", self.daemon.stack.media.name.display());
         } else if !mounts.iter().any(|mount| is_in_table(mount)) {

@@ -1,20 +1,24 @@
-//! The daemon of a store: the open store, what serves it, and its mounts. One process has one.
+//! The daemon of a store: the open store, its mounts and its exports. One process has one.
 
 use crate::assigned_classes::AssignedClasses;
+use crate::cli::CloneWish;
 use crate::cli::WakeUpArg;
-use crate::control_server::ControlServer;
+use crate::control_address::ControlAddress;
+use crate::control_server::{ControlServer, ControlSubject};
 use crate::epoch_keeper::EpochKeeper;
 use crate::error::WeirError;
+use crate::exported_volume::ExportedVolume;
 use crate::log_files;
 use crate::mount_point::{MountPoint, device_of};
 use crate::mounted_volume::{MountEnd, MountedVolume};
 use crate::pm_qos::PmQos;
-use crate::volume;
+use crate::volume::{self, VolumePlaces};
 use crate::write_policy::{PolicyChoice, WritePolicy};
 use cache::Cache;
 use device::BLOCK_BYTES;
 use fuse::{FuseServer, FuseSession, KernelCachePolicy, MountOptions, RequestCounter, RequestLatencies};
 use host::{DiskAccess, shell_quoted};
+use nbd::Listener;
 use request::RequestClass;
 use serde_json::{Value, json};
 use stack::{FS_TYPE, StorageStack};
@@ -24,7 +28,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use store::{DataMode, VolumeInfo, VolumeMode};
+use store::{DataMode, VolumeId, VolumeInfo, VolumeMode};
 
 /// Blocks that one request scrubs: 4 MiB, so that the client can limit the rate.
 const SCRUB_BLOCKS: u64 = 1024;
@@ -91,19 +95,23 @@ pub(crate) struct StoreDaemon {
     /// Held for moments.
     mounts: Mutex<MountList>,
     mounts_changed: Condvar,
+    /// The control socket of the process, from the first export on.
+    control: Mutex<Option<ControlServer>>,
 }
 
-/// The mounts of a daemon. It ends when none is left.
+/// The mounts and the exports of a daemon. It ends when none is left.
 #[derive(Default)]
 struct MountList {
     serving: Vec<Arc<MountedVolume>>,
+    /// Volumes that are exported, also while their exports end.
+    exports: Vec<ExportedVolume>,
     /// Mounts that are gone, and whose operations and clients end while others serve.
     closing: Vec<Arc<MountedVolume>>,
     /// Whether a mount is being made.
     is_mounting: bool,
     /// Whether no further mount is to be made.
     is_leaving: bool,
-    /// No mount is left, and none will be made.
+    /// Neither a mount nor an export is left, and none will be made.
     is_ending: bool,
     /// The mount with which the daemon ends.
     last: Option<EndedMount>,
@@ -114,13 +122,17 @@ impl MountList {
     /// is closing.
     fn end(&mut self, ended: EndedMount) -> Option<EndedMount> {
         self.remove(&ended.mounted);
-        if self.serving.is_empty() && !self.is_mounting {
+        if self.serves_nothing() && !self.is_mounting {
             self.is_ending = true;
             self.last = Some(ended);
             return None;
         }
         self.closing.push(ended.mounted.clone());
         Some(ended)
+    }
+
+    fn serves_nothing(&self) -> bool {
+        self.serving.is_empty() && self.exports.is_empty()
     }
 
     fn remove(&mut self, mounted: &Arc<MountedVolume>) {
@@ -154,6 +166,7 @@ impl StoreDaemon {
             mounting: Mutex::default(),
             mounts: Mutex::default(),
             mounts_changed: Condvar::new(),
+            control: Mutex::default(),
         }
     }
 
@@ -205,7 +218,7 @@ impl StoreDaemon {
                 list.push(mounted.clone());
             }
             // All others may have ended meanwhile.
-            mounts.is_ending |= mounts.serving.is_empty();
+            mounts.is_ending |= mounts.serves_nothing();
             mounts.is_leaving
         });
         let (mounted, session, control) = made?;
@@ -281,7 +294,8 @@ impl StoreDaemon {
             (metadata_time, reads),
         );
         let mounted = Arc::new(mounted);
-        let control = ControlServer::start(mounted.clone(), device)?;
+        let subject = ControlSubject::Mount(mounted.clone());
+        let control = ControlServer::start(subject, ControlAddress::Mount(device))?;
         Ok((mounted, session, control))
     }
 
@@ -338,8 +352,84 @@ impl StoreDaemon {
         }
     }
 
-    /// Waits until no mount is left. Returns the one with which the daemon ends. It is `None` if the last one
-    /// ended while another was being made, which then failed.
+    /// Listens for clients that find the daemon through the lock of the store, because there may be no mount.
+    pub(crate) fn listen_for_exports(self: &Arc<StoreDaemon>) -> Result<(), WeirError> {
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        if control.is_none() {
+            let address = ControlAddress::Process(std::process::id());
+            *control = Some(ControlServer::start(ControlSubject::Daemon(self.clone()), address)?);
+        }
+        Ok(())
+    }
+
+    /// Ends the control socket of the process, once its clients have their replies.
+    pub(crate) fn close_control(&self) {
+        let control = self.control.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(control) = control {
+            control.close();
+        }
+    }
+
+    /// Serves a block volume to the clients of `listener`, until [`end_export`](StoreDaemon::end_export). `at` is the place
+    /// where clients connect, for messages.
+    pub(crate) fn export(&self, name: &str, listener: Listener, at: String) -> Result<VolumeId, WeirError> {
+        let _turn = self.take_turn();
+        let volume = stack::volume_named(&self.stack.store, &self.stack.media.name, name)?;
+        if let Some(exported) = self.mount_list().exports.iter().find(|one| one.volume.id == volume.id) {
+            return Err(WeirError::VolumeExported { volume: volume.name, at: exported.at.clone() });
+        }
+        let disk = self.stack.open_block_volume(&volume)?;
+        let id = volume.id;
+        self.epochs.note_mount(&volume);
+        let is_read_only = self.stack.access == DiskAccess::Read;
+        let export = match ExportedVolume::start(volume, (disk, is_read_only), listener, at) {
+            Ok(export) => export,
+            Err(source) => {
+                self.epochs.note_unmount(id);
+                return Err(WeirError::Spawn { source });
+            }
+        };
+        let refused = self.change_mounts(|mounts| {
+            if mounts.is_ending || mounts.is_leaving {
+                return Some(export);
+            }
+            mounts.exports.push(export);
+            None
+        });
+        let Some(mut export) = refused else { return Ok(id) };
+        if let Some(server) = export.take_server() {
+            server.stop();
+        }
+        self.epochs.note_unmount(id);
+        Err(WeirError::Spawn { source: io::Error::other("the daemon is ending") })
+    }
+
+    /// Ends an export: its clients are disconnected, and all that they wrote becomes durable. The daemon ends with the last
+    /// one, if it has no mount. Does nothing if the export has ended, or is being ended by another thread.
+    pub(crate) fn end_export(&self, volume: VolumeId) -> Result<(), RequestRefusal> {
+        let server = {
+            let mut mounts = self.mount_list();
+            let exported = mounts.exports.iter_mut().find(|one| one.volume.id == volume);
+            exported.and_then(ExportedVolume::take_server)
+        };
+        let Some(server) = server else { return Ok(()) };
+        server.stop();
+        self.epochs.note_unmount(volume);
+        let synced = self.sync();
+        self.change_mounts(|mounts| {
+            mounts.exports.retain(|one| one.volume.id != volume);
+            mounts.is_ending |= mounts.serves_nothing() && !mounts.is_mounting;
+        });
+        synced
+    }
+
+    /// The volumes that are exported.
+    pub(crate) fn exports(&self) -> Vec<VolumeId> {
+        self.mount_list().exports.iter().map(|one| one.volume.id).collect()
+    }
+
+    /// Waits until neither a mount nor an export is left. Returns the mount with which the daemon ends. It is `None` if an
+    /// export was the last, or if the last mount ended while another was being made, which then failed.
     pub(crate) fn wait_for_end(&self) -> Option<EndedMount> {
         let is_served = |mounts: &mut MountList| !mounts.is_ending || !mounts.closing.is_empty();
         let mounts = self.mounts_changed.wait_while(self.mount_list(), is_served);
@@ -408,12 +498,16 @@ impl StoreDaemon {
 
     /// The volumes of the store.
     pub(crate) fn volumes(&self) -> Value {
-        let mounts = self.mounts();
-        let dir_of = |volume: &VolumeInfo| {
-            let mounted = mounts.iter().find(|mounted| mounted.volume.id == volume.id);
-            mounted.map(|mounted| mounted.dir.clone())
+        let places_of = |volume: &VolumeInfo| {
+            let mounts = self.mount_list();
+            let mounted = mounts.serving.iter().find(|mounted| mounted.volume.id == volume.id);
+            let exported = mounts.exports.iter().find(|exported| exported.volume.id == volume.id);
+            VolumePlaces {
+                mounted_on: mounted.map(|mounted| mounted.dir.clone()),
+                exported_at: exported.map(|exported| exported.at.clone()),
+            }
         };
-        json!({ "volumes": volume::volumes_to_json(&self.stack.store.volumes().describe(), dir_of) })
+        json!({ "volumes": volume::volumes_to_json(&self.stack.store.volumes().describe(), places_of) })
     }
 
     /// Enlarges the store to `bytes`, or to the size of its device, and returns the new size.
@@ -464,17 +558,42 @@ impl StoreDaemon {
         Ok(self.policy.in_force().follows_classes())
     }
 
-    /// Makes a volume with an empty file system, which belongs to the daemon's user.
-    pub(crate) fn create_volume(&self, name: &str) -> Result<(), RequestRefusal> {
+    /// Makes a volume with an empty file system, which belongs to the daemon's user; or, with a size in bytes, a block
+    /// volume.
+    pub(crate) fn create_volume(&self, name: &str, size: Option<u64>) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
-        Ok(volume::create_volume(&self.stack.cache, &self.stack.media.name, name)?)
+        Ok(volume::create_volume(&self.stack.cache, &self.stack.media.name, name, size)?)
+    }
+
+    /// Changes the size of a block volume that is not exported.
+    pub(crate) fn resize_volume(
+        &self,
+        name: &str,
+        size: u64,
+        accepts_loss: bool,
+    ) -> Result<Value, RequestRefusal> {
+        self.refuse_read_only()?;
+        let _turn = self.take_turn();
+        self.refuse_served(name)?;
+        Ok(volume::resize_volume(&self.stack.cache, &self.stack.media.name, name, size, accepts_loss)?)
+    }
+
+    /// Clones volumes; `default` is the volume to clone where none is named.
+    pub(crate) fn clone_volumes(
+        &self,
+        clones: &[CloneWish],
+        default: &str,
+        mode: VolumeMode,
+    ) -> Result<Value, RequestRefusal> {
+        self.refuse_read_only()?;
+        Ok(volume::clone_volumes(&self.stack.cache, &self.stack.media.name, (clones, default), mode)?)
     }
 
     /// Renames a volume that is not mounted.
     pub(crate) fn rename_volume(&self, old: &str, new: &str) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
         let _turn = self.take_turn();
-        self.refuse_mounted(old)?;
+        self.refuse_served(old)?;
         Ok(volume::rename_volume(&self.stack.cache, &self.stack.media.name, old, new)?)
     }
 
@@ -482,7 +601,7 @@ impl StoreDaemon {
     pub(crate) fn roll_back_volume(&self, name: &str, snapshot: &str) -> Result<Value, RequestRefusal> {
         self.refuse_read_only()?;
         let _turn = self.take_turn();
-        self.refuse_mounted(name)?;
+        self.refuse_served(name)?;
         Ok(volume::roll_back_volume(&self.stack.cache, &self.stack.media.name, name, snapshot)?)
     }
 
@@ -490,16 +609,24 @@ impl StoreDaemon {
     pub(crate) fn delete_volume(&self, name: &str) -> Result<(), RequestRefusal> {
         self.refuse_read_only()?;
         let _turn = self.take_turn();
-        self.refuse_mounted(name)?;
+        self.refuse_served(name)?;
         Ok(volume::delete_volume(&self.stack.cache, &self.stack.media.name, name)?)
     }
 
-    fn refuse_mounted(&self, name: &str) -> Result<(), RequestRefusal> {
-        let mounts = self.mounts();
-        let Some(mounted) = mounts.iter().find(|mounted| mounted.volume.name == name) else { return Ok(()) };
-        let why = format!("volume {name} is mounted on {}", mounted.dir.display());
-        let help = format!("unmount it first: `weir unmount {}`", shell_quoted(&mounted.dir));
-        Err(RequestRefusal::new(&why, Some(help.into())))
+    fn refuse_served(&self, name: &str) -> Result<(), RequestRefusal> {
+        let mounts = self.mount_list();
+        if let Some(mounted) = mounts.serving.iter().find(|mounted| mounted.volume.name == name) {
+            let why = format!("volume {name} is mounted on {}", mounted.dir.display());
+            let help = format!("unmount it first: `weir unmount {}`", shell_quoted(&mounted.dir));
+            return Err(RequestRefusal::new(&why, Some(help.into())));
+        }
+        match mounts.exports.iter().find(|exported| exported.volume.name == name) {
+            Some(exported) => {
+                let why = format!("volume {name} is exported at {}", exported.at);
+                Err(RequestRefusal::new(&why, Some("end its `weir export` first".into())))
+            }
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn refuse_read_only(&self) -> Result<(), RequestRefusal> {

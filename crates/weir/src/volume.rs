@@ -3,14 +3,15 @@
 use crate::byte_size::ByteSize;
 use crate::cli::{
     CloneWish, VolumeCloneArgs, VolumeCommand, VolumeCreateArgs, VolumeDeleteArgs, VolumeListArgs,
-    VolumeRenameArgs, VolumeRollbackArgs, VolumeSnapshotArgs,
+    VolumeRenameArgs, VolumeResizeArgs, VolumeRollbackArgs, VolumeSnapshotArgs,
 };
-use crate::control_client::WeirMount;
+use crate::control_client::StoreServer;
 use crate::epoch_keeper;
 use crate::error::WeirError;
 use crate::store_path::{open_store, path_as_utf8};
+use block::BlockVolumeError;
 use cache::{Cache, CacheSettings};
-use device::{BLOCK_BYTES, Clock, OverlayDevice};
+use device::{BLOCK_BYTES, Clock, OverlayDevice, PageNo, SharedPage};
 use fs::{CallerCredentials, Fs};
 use host::{DiskAccess, HostDisk, SystemClock, random_bytes};
 use serde_json::{Value, json};
@@ -25,6 +26,7 @@ use weir_status::SpaceReport;
 pub(crate) fn run(command: &VolumeCommand) -> Result<(), WeirError> {
     match command {
         VolumeCommand::Create(args) => create(args),
+        VolumeCommand::Resize(args) => resize(args),
         VolumeCommand::Clone(args) => clone(args),
         VolumeCommand::Snapshot(args) => snapshot(args),
         VolumeCommand::Rollback(args) => rollback(args),
@@ -35,8 +37,24 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), WeirError> {
 }
 
 fn create(args: &VolumeCreateArgs) -> Result<(), WeirError> {
-    let request = json!({ "operation": "volume_create", "name": args.name });
-    change(&args.path, &request, |cache, path| create_volume(cache, path, &args.name)).map(drop)
+    let size = args.size.map(|size| size.0);
+    let request = json!({ "operation": "volume_create", "name": args.name, "bytes": size });
+    change(&args.path, &request, |cache, path| create_volume(cache, path, &args.name, size)).map(drop)
+}
+
+fn resize(args: &VolumeResizeArgs) -> Result<(), WeirError> {
+    let VolumeResizeArgs { name, size, accept_loss, .. } = args;
+    let request = json!({
+        "operation": "volume_resize",
+        "name": name,
+        "bytes": size.0,
+        "accept_loss": accept_loss,
+    });
+    let resize = |cache: &Cache, path: &Path| resize_volume(cache, path, name, size.0, *accept_loss);
+    let reply = change(&args.path, &request, resize)?;
+    let before = reply["before"].as_u64().expect("the size before");
+    println!("{name}: {size} now, {} before", ByteSize(before));
+    Ok(())
 }
 
 fn rename(args: &VolumeRenameArgs) -> Result<(), WeirError> {
@@ -55,7 +73,7 @@ fn delete(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
 /// Says what a deletion would free.
 fn tell_freed_space(args: &VolumeDeleteArgs) -> Result<(), WeirError> {
     let path = &args.path;
-    let freed: Vec<(String, u64)> = match WeirMount::at_or_of(path)? {
+    let freed: Vec<(String, u64)> = match StoreServer::at_or_of(path)? {
         Some(found) => {
             let space: SpaceReport = found.connect()?.report("space_exact")?;
             let volumes = space.by_volume.into_iter().flatten();
@@ -88,7 +106,7 @@ fn change<T: Into<Value>>(
     request: &Value,
     work: impl FnOnce(&Cache, &Path) -> Result<T, WeirError>,
 ) -> Result<Value, WeirError> {
-    match WeirMount::at_or_of(path)? {
+    match StoreServer::at_or_of(path)? {
         Some(found) => found.connect()?.ask(request),
         None => {
             let settings = CacheSettings::default();
@@ -100,23 +118,61 @@ fn change<T: Into<Value>>(
     }
 }
 
-/// Makes a volume with an empty file system, which belongs to the user of this process. `path` is the store's
-/// path for messages, here and below.
-pub(crate) fn create_volume(cache: &Cache, path: &Path, name: &str) -> Result<(), WeirError> {
+/// Makes a volume: with an empty file system, which belongs to the user of this process, or a block volume of `size`
+/// bytes. `path` is the store's path for messages, here and below.
+pub(crate) fn create_volume(
+    cache: &Cache,
+    path: &Path,
+    name: &str,
+    size: Option<u64>,
+) -> Result<(), WeirError> {
     let failed = |source| StackError::Cache { path: path.into(), source };
     epoch_keeper::ensure_not_reserved(name).map_err(|source| failed(source.into()))?;
     let clock = SystemClock::new();
+    let pages = match size {
+        Some(size) => {
+            block::new_block_volume(size).map_err(|source| block_volume_error(path, name, source))?
+        }
+        None => new_file_system(&clock, path)?,
+    };
+    let created = u64::try_from(clock.wall_nanos()).unwrap_or(0);
+    let new = NewVolume { name, mode: VolumeMode::Writable, created };
+    cache.create_volume(&new, &pages).map_err(failed)?;
+    Ok(())
+}
+
+/// The first pages of a file system that belongs to the user of this process.
+fn new_file_system(clock: &SystemClock, path: &Path) -> Result<Vec<(PageNo, SharedPage)>, WeirError> {
     let owner = CallerCredentials {
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
         umask: 0,
     };
-    let pages = Fs::create(&clock, owner, random_bytes())
-        .map_err(|source| WeirError::Fs { path: path.into(), source })?;
-    let created = u64::try_from(clock.wall_nanos()).unwrap_or(0);
-    let new = NewVolume { name, mode: VolumeMode::Writable, created };
-    cache.create_volume(&new, &pages).map_err(failed)?;
-    Ok(())
+    Fs::create(clock, owner, random_bytes()).map_err(|source| WeirError::Fs { path: path.into(), source })
+}
+
+/// Changes the size of a block volume that is not exported. Returns what `weir volume` prints.
+pub(crate) fn resize_volume(
+    cache: &Cache,
+    path: &Path,
+    name: &str,
+    size: u64,
+    accepts_loss: bool,
+) -> Result<Value, WeirError> {
+    let volume = volume_named(cache.store(), path, name)?;
+    let failed = |source| block_volume_error(path, name, source);
+    let before = block::block_volume_size(cache, volume.id).map_err(failed)?;
+    let before = before.ok_or_else(|| failed(BlockVolumeError::NotBlockVolume))?;
+    if size < before && !accepts_loss {
+        return Err(WeirError::WouldShrink { path: path.into(), name: name.into(), size: ByteSize(before) });
+    }
+    block::resize(cache, volume.id, size).map_err(failed)?;
+    Ok(json!({ "before": before }))
+}
+
+fn block_volume_error(path: &Path, name: &str, source: BlockVolumeError) -> WeirError {
+    let (path, volume) = (path.into(), name.into());
+    StackError::BlockVolume { path, volume, source: Box::new(source) }.into()
 }
 
 /// Renames a volume that is not mounted.
@@ -211,11 +267,13 @@ pub(crate) fn roll_back_volume(
 }
 
 fn list(args: &VolumeListArgs) -> Result<(), WeirError> {
-    let volumes = match WeirMount::serving(&args.path) {
+    let volumes = match StoreServer::serving(&args.path) {
         Some(found) => found.connect()?.request("volume_list")?["volumes"].take(),
         None => {
             let disk = open_store(&args.path, DiskAccess::Read)?;
-            volumes_to_json(&open_overlay(&args.path, disk)?.volumes().describe(), |_| None)
+            volumes_to_json(&open_overlay(&args.path, disk)?.volumes().describe(), |_| {
+                VolumePlaces::default()
+            })
         }
     };
     if args.json {
@@ -232,25 +290,35 @@ fn open_overlay(path: &Path, disk: HostDisk) -> Result<Store, WeirError> {
     Ok(opened.map_err(|source| StackError::Store { path: path.into(), source })?)
 }
 
+/// The places where a volume is used.
+#[derive(Default)]
+pub(crate) struct VolumePlaces {
+    /// The directory on which the volume is mounted.
+    pub(crate) mounted_on: Option<PathBuf>,
+    /// The place where clients of its export connect.
+    pub(crate) exported_at: Option<String>,
+}
+
 /// The volumes as `weir volume list --json` prints them.
 ///
-/// `dir_of` returns where a volume is mounted.
+/// `places_of` returns where a volume is used.
 pub(crate) fn volumes_to_json(
     volumes: &[VolumeInfo],
-    dir_of: impl Fn(&VolumeInfo) -> Option<PathBuf>,
+    places_of: impl Fn(&VolumeInfo) -> VolumePlaces,
 ) -> Value {
     let names: BTreeMap<VolumeId, &str> = volumes.iter().map(|one| (one.id, one.name.as_str())).collect();
     let name_of = |id: VolumeId| names.get(&id).map_or_else(|| format!("#{id}"), ToString::to_string);
     let describe = |volume: &VolumeInfo| {
-        let dir = dir_of(volume);
+        let VolumePlaces { mounted_on, exported_at } = places_of(volume);
         json!({
             "name": volume.name,
             "number": volume.id.0,
             "read_only": volume.mode == VolumeMode::ReadOnly,
             "created": (volume.created > 0).then(|| rfc3339(volume.created / 1_000_000_000)),
             "from": volume.from.map(name_of),
-            "mounted": dir.is_some(),
-            "mounted_on": dir.map(path_as_utf8),
+            "mounted": mounted_on.is_some(),
+            "mounted_on": mounted_on.map(path_as_utf8),
+            "exported_at": exported_at,
         })
     };
     volumes.iter().map(describe).collect()
@@ -262,12 +330,15 @@ fn print(volumes: &Value) {
     println!("{:width$}  {:10}  {:20}  FROM", "NAME", "MODE", "CREATED");
     for volume in volumes {
         let mode = if volume["read_only"] == true { "read-only" } else { "writable" };
-        let mounted =
-            volume["mounted_on"].as_str().map_or(String::new(), |dir| format!("  (mounted on {dir})"));
+        let used = match (volume["mounted_on"].as_str(), volume["exported_at"].as_str()) {
+            (Some(dir), _) => format!("  (mounted on {dir})"),
+            (None, Some(at)) => format!("  (exported at {at})"),
+            (None, None) => String::new(),
+        };
         let name = text(&volume["name"]);
         let created = text(&volume["created"]);
         let from = text(&volume["from"]);
-        println!("{name:width$}  {mode:10}  {created:20}  {from}{mounted}");
+        println!("{name:width$}  {mode:10}  {created:20}  {from}{used}");
     }
 }
 
