@@ -240,7 +240,7 @@ impl StoreDaemon {
         let dir = &new.point.dir;
         new.point.ensure_not_over(media)?;
         let volume = stack::volume_named(&self.stack.store, &media.name, &new.volume)?;
-        self.ensure_not_mounted(&volume)?;
+        self.ensure_unused(&volume)?;
         if self.mounts().iter().any(|mounted| mounted.dir == *dir) {
             return Err(WeirError::MountPointBusy { dir: dir.clone(), fs_type: FS_TYPE.into() });
         }
@@ -299,8 +299,11 @@ impl StoreDaemon {
         Ok((mounted, session, control))
     }
 
-    fn ensure_not_mounted(&self, volume: &VolumeInfo) -> Result<(), WeirError> {
+    fn ensure_unused(&self, volume: &VolumeInfo) -> Result<(), WeirError> {
         let mounts = self.mount_list();
+        if let Some(exported) = mounts.exports.iter().find(|exported| exported.volume.id == volume.id) {
+            return Err(WeirError::VolumeExported { volume: volume.name.clone(), at: exported.at.clone() });
+        }
         let closing = mounts.closing.iter().filter(|mounted| !mounted.has_ended());
         let mut all = mounts.serving.iter().chain(closing);
         match all.find(|mounted| mounted.volume.id == volume.id) {
@@ -375,9 +378,7 @@ impl StoreDaemon {
     pub(crate) fn export(&self, name: &str, listener: Listener, at: String) -> Result<VolumeId, WeirError> {
         let _turn = self.take_turn();
         let volume = stack::volume_named(&self.stack.store, &self.stack.media.name, name)?;
-        if let Some(exported) = self.mount_list().exports.iter().find(|one| one.volume.id == volume.id) {
-            return Err(WeirError::VolumeExported { volume: volume.name, at: exported.at.clone() });
-        }
+        self.ensure_unused(&volume)?;
         let disk = self.stack.open_block_volume(&volume)?;
         let id = volume.id;
         self.epochs.note_mount(&volume);

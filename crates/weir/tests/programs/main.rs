@@ -3,6 +3,8 @@
 mod cargo_build;
 #[path = "../common/mod.rs"]
 mod common;
+mod disk_images;
+mod exports;
 mod git;
 mod hostile;
 mod kills;
