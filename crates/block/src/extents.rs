@@ -11,11 +11,11 @@ use std::ops::Range;
 pub struct BlockExtent {
     /// Its length in bytes.
     pub len: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: BlockExtentKind,
 }
 
-/// What an extent is.
+/// The kind of an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockExtentKind {
     /// Pages that were written. They may hold zeros.

@@ -100,8 +100,8 @@ pub fn block_volume_size(cache: &Cache, volume: VolumeId) -> Result<Option<u64>,
     Ok(Some(size))
 }
 
-/// Changes the size of a block volume that is not in use. Durable on return. What is cut off is gone: if the volume grows
-/// again, it reads as zeros. Does the background work of the cache meanwhile, if nobody else does.
+/// Changes the size of a block volume that is not in use. Durable on return. Bytes behind a smaller size are gone: if the
+/// volume grows again, they are zeros. The call does the background work of the cache, if no worker thread does it.
 ///
 /// # Errors
 /// [`BlockVolumeError::BadSize`], [`BlockVolumeError::NotBlockVolume`], [`CacheError::InUse`], and those of a change. After

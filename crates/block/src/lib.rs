@@ -1,6 +1,4 @@
-//! Block volumes: each is one array of bytes, a disk for a virtual machine or for another file system.
-//!
-//! README.md says what this crate is, and FORMAT.md what it writes.
+#![doc = include_str!("../README.md")]
 
 mod error;
 mod extents;

@@ -56,8 +56,8 @@ impl BlockVolume {
         self.mode
     }
 
-    /// Reads `len` bytes from `offset` on. What was never written, and what was discarded, reads as zeros. A write at the
-    /// same time may be seen in some pages and not in others.
+    /// Reads `len` bytes from `offset` on. Bytes that were never written, or were discarded, are zeros. A write at
+    /// the same time may be seen in some pages and not in others.
     ///
     /// # Errors
     /// [`BlockVolumeError::PastEnd`], and those of the store.
@@ -85,8 +85,8 @@ impl BlockVolume {
     /// Writes `bytes` at `offset`. A page that is written in part is not read.
     ///
     /// # Errors
-    /// [`BlockVolumeError::PastEnd`]: nothing is written. [`CacheError::ReadOnlyVolume`]. Those of a full or failing store:
-    /// of more than 1 MiB, some parts may be written.
+    /// [`BlockVolumeError::PastEnd`]: nothing is written. [`CacheError::ReadOnlyVolume`]. The errors of a full or failing
+    /// store: some parts of a write of more than 1 MiB may be written.
     pub fn write(&self, offset: u64, bytes: Vec<u8>, done: BlockCompletion<()>) {
         let Some(range) = self.range(offset, bytes.len() as u64) else {
             return done(Err(BlockVolumeError::PastEnd));

@@ -94,7 +94,7 @@ fn is_dead_socket(path: &Path) -> bool {
     is_socket && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
-/// Parses `--tcp`. Everybody who can connect may change the disk, so only this machine may.
+/// Parses `--tcp`. A client needs no password to change the disk, so only clients on this machine may connect.
 pub(crate) fn loopback_address(text: &str) -> Result<SocketAddr, String> {
     let with_port = text.parse().or_else(|_| format!("127.0.0.1:{text}").parse());
     let address: SocketAddr =
@@ -166,8 +166,8 @@ fn listener_of(socket: OwnedFd) -> Option<Listener> {
     }
 }
 
-/// Opens the store, and serves the socket until a signal comes. Then serves what else was exported and mounted
-/// meanwhile, until that ends, too, or the next signal comes.
+/// Opens the store, and serves the socket until a signal comes. Other exports and mounts that began meanwhile are served
+/// until they end, too, or the next signal comes.
 fn become_daemon(args: &ExportArgs, socket: &BoundSocket) -> Result<(), WeirError> {
     let options =
         DaemonOptions { access: DiskAccess::Write, buffer_medium: &args.buffer_medium, tuning: &args.tuning };

@@ -13,6 +13,7 @@ mod device_model;
 mod device_speed;
 mod disk_counters;
 mod error;
+mod exports;
 mod footprint;
 mod front_end;
 mod in_process;
@@ -117,6 +118,9 @@ enum BenchCommand {
     /// restic backs up a mounted snapshot beside pgbench on the live volume: the rate, the restored database, and
     /// the next backup.
     Backup(backup::BackupArgs),
+    /// A disk that `weir export` serves, beside nbdkit and qemu-nbd: random reads, writes and flushes, and writes after a
+    /// snapshot.
+    Exports(exports::ExportsArgs),
     /// How long a mount takes after kill -9, part by part.
     Start(start::StartArgs),
     /// How far the time of a replay is from the time of its program, on other storage than it was traced on.
@@ -170,6 +174,7 @@ fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
         BenchCommand::Interference(args) => interference::run_benchmark(args),
         BenchCommand::Criticality(args) => criticality::run_benchmark(args),
         BenchCommand::Backup(args) => backup::run_benchmark(args),
+        BenchCommand::Exports(args) => exports::run_benchmark(args),
         BenchCommand::Start(args) => start::run_benchmark(args),
         BenchCommand::FrontEnd(args) => front_end::run_benchmark(args),
         BenchCommand::Scaling(args) => scaling::run_benchmark(args),

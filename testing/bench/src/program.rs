@@ -10,8 +10,8 @@ use super::cleanup::CleanupGuard;
 use super::error::BenchError;
 
 /// Debian packages with every program that a benchmark runs.
-pub(super) const PACKAGES: &str =
-    "fuse3 util-linux e2fsprogs strace valgrind rocksdb-tools sqlite3 python3 postgresql redis-server restic";
+pub(super) const PACKAGES: &str = "fuse3 util-linux e2fsprogs strace valgrind rocksdb-tools sqlite3 python3 postgresql redis-server restic fio \
+     nbdkit libnbd-bin qemu-utils";
 
 /// A command without input.
 pub(super) fn command<A: AsRef<OsStr>>(
