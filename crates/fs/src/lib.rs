@@ -31,6 +31,7 @@ pub use format::{FILE_BYTES_MAX, INODES_MAX, LINK_BYTES_MAX, LINKS_MAX, NAME_BYT
 pub use fs::Fs;
 pub use ops::allocate::{FallocateMode, SeekWhence, SizePolicy};
 pub use ops::batch::{BATCH_BYTES_MAX, BATCH_CHANGES_MAX, BatchChange};
+pub use ops::copy_range::CopySource;
 #[cfg(feature = "planted-bugs")]
 pub use planted_bug::{FsBug, plant};
 pub use types::{

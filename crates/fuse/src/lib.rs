@@ -25,6 +25,7 @@ mod xattr;
 pub use background_requests::{BackgroundRequest, BackgroundRequests, LockedInodes};
 pub use kernel_settings::{KernelCachePolicy, configure_kernel};
 pub use latency::{CLASSED_KINDS, LatencySummary, RequestCounter, RequestLatencies};
+pub use page_invalidation::PageInvalidator;
 pub use request_classes::RequestClasses;
 pub use server::FuseServer;
 pub use session::{FuseSession, MountOptions, mount};

@@ -18,7 +18,7 @@ const THREADS: usize = 4;
 /// Invalidates pages of files in the kernel's page cache. Before [`start`](PageInvalidator::start) it does
 /// nothing: in a read-only mount no page can be stale.
 #[derive(Clone, Default)]
-pub(crate) struct PageInvalidator {
+pub struct PageInvalidator {
     queue: Arc<InvalidationQueue>,
 }
 
@@ -113,7 +113,14 @@ impl PageInvalidator {
         self.queue.waiting().unfinished
     }
 
-    /// Invalidates a range, then calls `then`. An end of `u64::MAX` means to the end of the file.
+    /// Makes the kernel forget the pages and the attributes of a file that was not changed through the kernel, then calls
+    /// `then`. Call it without a lock, and from no thread that answers the kernel.
+    pub fn forget_file(&self, ino: Ino, then: impl FnOnce() + Send + 'static) {
+        self.invalidate(ino, 0..u64::MAX, then);
+    }
+
+    /// Invalidates a range, and the attributes of the file, then calls `then`. An end of `u64::MAX` means to the end of the
+    /// file.
     pub(crate) fn invalidate(&self, ino: Ino, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
         let mut waiting = self.queue.waiting();
         if !waiting.is_started {

@@ -63,6 +63,11 @@ pub(crate) struct ServerParts {
 }
 
 impl FuseServer {
+    /// What makes the kernel forget pages of files, for changes that do not come from the kernel.
+    pub fn page_invalidator(&self) -> PageInvalidator {
+        self.parts.page_invalidator.clone()
+    }
+
     /// A server of `fs` that records latencies in `latencies`, counts requests in `requests`, and decides
     /// about their origins by `classes`.
     pub fn new(

@@ -52,6 +52,7 @@ pub(crate) enum WeirCommand {
     Scrub(ScrubArgs),
     Volume(VolumeArgs),
     Export(ExportArgs),
+    Cp(CopyArgs),
     Grow(GrowArgs),
     Tune(TuneArgs),
     Rules(RulesArgs),
@@ -558,6 +559,29 @@ pub(crate) struct VolumeCreateArgs {
     /// Make a block volume of this size: a multiple of 512 bytes, at most 128TiB
     #[arg(long, allow_hyphen_values = true)]
     pub(crate) size: Option<ByteSize>,
+}
+
+/// Copy a file between mounts of one store, at once
+///
+/// The copy shares its pages with the source until one of the two is changed, so it takes no longer for a terabyte than for a
+/// megabyte, and hardly any space. `cp` does this within a mount, but between two mounts, such as a snapshot and the live volume,
+/// the kernel makes it read and write all bytes.
+///
+/// The copy gets the mode, the times and, if you are root, the owner of the source; no extended attributes and ACLs. It gets
+/// its name when it is whole and durable.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir mount --volume nightly /var/lib/weir/db /mnt/nightly
+  weir cp --force /mnt/nightly/base/16384/2619 /mnt/db/base/16384/2619")]
+pub(crate) struct CopyArgs {
+    /// The file to copy
+    pub(crate) source: PathBuf,
+    /// The name of the copy, or the directory for it
+    pub(crate) target: PathBuf,
+    /// Replace a file that has the name of the copy
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// Change the size of a block volume that is not exported

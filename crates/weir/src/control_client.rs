@@ -300,14 +300,14 @@ impl ControlClient {
         self.wait_for_reply(patience)
     }
 
-    /// Sends a request together with a descriptor, and waits for the reply.
+    /// Sends a request together with descriptors, and waits for the reply.
     pub(crate) fn ask_with(
         &mut self,
         request: &Value,
-        descriptor: BorrowedFd<'_>,
+        descriptors: &[BorrowedFd<'_>],
     ) -> Result<Value, WeirError> {
         let line = format!("{request}\n");
-        let sent = descriptor_stream::send(self.stream.get_ref(), line.as_bytes(), descriptor);
+        let sent = descriptor_stream::send(self.stream.get_ref(), line.as_bytes(), descriptors);
         sent.map_err(|source| self.lost(source))?;
         self.wait_for_reply(WORK_WAIT)
     }

@@ -11,10 +11,11 @@
 //! | --- | --- |
 //! | root, and the user of the daemon | everything |
 //! | the owner of the mount's root directory | read and sync: `status`, `space`, `why`, `sync` |
-//! | any other user | nothing |
+//! | any user | `copy_file` between files that the client has open, and sends along |
 
 use crate::cli::CloneWish;
 use crate::control_address::{self, ControlAddress};
+use crate::copy_request;
 use crate::descriptor_stream::DescriptorStream;
 use crate::error::WeirError;
 use crate::export;
@@ -53,7 +54,8 @@ const CLOSE_WAIT: Duration = Duration::from_secs(2);
 enum ClientRights {
     All,
     ReadAndSync,
-    None,
+    /// Only requests about open files that come along.
+    OpenFiles,
 }
 
 /// The subject of the requests of a client.
@@ -162,7 +164,7 @@ fn serve_in_thread(stream: UnixStream, subject: &ControlSubject, clients: &Arc<A
     let clients_max = match rights {
         ClientRights::All => CLIENTS_MAX,
         ClientRights::ReadAndSync => CLIENTS_MAX / 2,
-        ClientRights::None => return send_reply(&stream, &refusal()),
+        ClientRights::OpenFiles => CLIENTS_MAX / 4,
     };
     // Only this thread adds clients, so the limit holds.
     if clients.load(Ordering::Acquire) >= clients_max {
@@ -192,7 +194,7 @@ fn rights_of(peer: Option<SocketPeer>, subject: &ControlSubject) -> ClientRights
         Some(peer) if subject.mount().is_ok_and(|mounted| mounted.owner_of_files() == Some(peer.uid)) => {
             ClientRights::ReadAndSync
         }
-        _ => ClientRights::None,
+        _ => ClientRights::OpenFiles,
     }
 }
 
@@ -213,14 +215,19 @@ fn serve(
         if reader.by_ref().take(REQUEST_BYTES_MAX).read_line(&mut line)? == 0 {
             return Ok(());
         }
-        let descriptor = reader.get_mut().take_descriptor();
+        let descriptors = reader.get_mut().take_descriptors();
         let request: Value = serde_json::from_str(&line).unwrap_or_default();
         if request["operation"] == "export" && rights == ClientRights::All {
             // It may last for months.
             drop(place);
-            return serve_export(reader, &request, subject.daemon(), descriptor);
+            return serve_export(reader, &request, subject.daemon(), descriptors.into_iter().next());
         }
-        let reply = reply_or_error(answer(&request, subject, rights, peer));
+        let reply = match request["operation"].as_str() {
+            Some("copy_file") => copy_request::answer(subject.daemon(), descriptors),
+            _ if rights == ClientRights::OpenFiles => Ok(refusal()),
+            _ => answer(&request, subject, rights, peer),
+        };
+        let reply = reply_or_error(reply);
         reader.get_mut().write_all(format!("{reply}\n").as_bytes())?;
     }
 }

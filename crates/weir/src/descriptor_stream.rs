@@ -1,4 +1,4 @@
-//! A Unix stream on which a client sends a descriptor beside the bytes of a request.
+//! A Unix stream on which a client sends descriptors beside the bytes of a request.
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -12,31 +12,30 @@ use std::os::unix::net::UnixStream;
 /// Descriptors that one message may carry. The kernel closes further ones.
 const DESCRIPTORS_MAX: usize = 4;
 
-/// Sends `bytes`, with a copy of the descriptor beside the first of them.
-pub(crate) fn send(mut stream: &UnixStream, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Sends `bytes`, with copies of at most [`DESCRIPTORS_MAX`] descriptors beside the first of them.
+pub(crate) fn send(mut stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor];
-    let has_space = beside.push(SendAncillaryMessage::ScmRights(&descriptors));
-    assert!(has_space, "space for one descriptor");
+    let has_space = beside.push(SendAncillaryMessage::ScmRights(descriptors));
+    assert!(has_space, "space for the descriptors");
     let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)?;
     stream.write_all(&bytes[sent..])
 }
 
-/// The receiving end. Keeps the last descriptor that arrived.
+/// The receiving end. Keeps the descriptors of the last message that had some.
 pub(crate) struct DescriptorStream {
     stream: UnixStream,
-    received: Option<OwnedFd>,
+    received: Vec<OwnedFd>,
 }
 
 impl DescriptorStream {
     pub(crate) fn new(stream: UnixStream) -> DescriptorStream {
-        DescriptorStream { stream, received: None }
+        DescriptorStream { stream, received: Vec::new() }
     }
 
-    /// Takes the last descriptor that arrived with the bytes read so far.
-    pub(crate) fn take_descriptor(&mut self) -> Option<OwnedFd> {
-        self.received.take()
+    /// Takes the descriptors that arrived with the bytes read so far, in their order.
+    pub(crate) fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.received)
     }
 }
 
@@ -54,8 +53,8 @@ impl Read for DescriptorStream {
         };
         for received in beside.drain() {
             if let RecvAncillaryMessage::ScmRights(descriptors) = received {
-                // Others than the last are closed.
-                self.received = descriptors.last().or(self.received.take());
+                // Those of an earlier message are closed.
+                self.received = descriptors.collect();
             }
         }
         Ok(message.bytes)
@@ -79,7 +78,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Seek};
 
     #[test]
-    fn a_descriptor_arrives_with_its_line() {
+    fn descriptors_arrive_with_their_line() {
         let (client, server) = UnixStream::pair().expect("sockets");
         let mut server = BufReader::new(DescriptorStream::new(server));
         let mut file = tempfile::tempfile().expect("a file");
@@ -87,12 +86,14 @@ mod tests {
         (&client).write_all(b"without\n").expect("a socket");
         let mut line = String::new();
         server.read_line(&mut line).expect("a line");
-        assert!(server.get_mut().take_descriptor().is_none());
-        send(&client, b"with\n", file.as_fd()).expect("a socket");
+        assert!(server.get_mut().take_descriptors().is_empty());
+        let other = tempfile::tempfile().expect("a file");
+        send(&client, b"with\n", &[other.as_fd(), file.as_fd()]).expect("a socket");
         line.clear();
         server.read_line(&mut line).expect("a line");
         assert_eq!(line, "with\n");
-        let mut received = File::from(server.get_mut().take_descriptor().expect("a descriptor"));
+        let [_, received] = server.get_mut().take_descriptors().try_into().expect("two descriptors");
+        let mut received = File::from(received);
         let mut content = String::new();
         received.rewind().expect("a file");
         received.read_to_string(&mut content).expect("a file");

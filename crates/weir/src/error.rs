@@ -50,6 +50,10 @@ pub(crate) enum WeirError {
     FixedSize { option: &'static str, path: PathBuf },
     #[error("{}: {source}", path.display())]
     Fs { path: PathBuf, source: FsError },
+    #[error("{}: is no regular file", path.display())]
+    NotRegularFile { path: PathBuf },
+    #[error("{}: exists already", path.display())]
+    TargetExists { path: PathBuf },
     #[error("{at}: {source}")]
     Socket { at: String, source: io::Error },
     #[error("volume {volume} is exported already, at {at}")]
@@ -354,6 +358,8 @@ impl WeirError {
             | WeirError::Unmount { .. }
             | WeirError::StillMounted { .. }
             | WeirError::RunDirectory { .. } => return self.help_about_daemon(),
+            WeirError::NotRegularFile { .. } => "copy each file of a directory by itself, or use `cp`".into(),
+            WeirError::TargetExists { .. } => "choose another name, or pass `--force` to replace it".into(),
             WeirError::Socket { source, .. } => match source.kind() {
                 io::ErrorKind::AddrInUse => "end the program that uses it, or choose another one".into(),
                 io::ErrorKind::NotFound => "create its directory".into(),

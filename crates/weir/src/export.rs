@@ -116,7 +116,7 @@ fn hand_over(args: &ExportArgs, server: &StoreServer, socket: &BoundSocket) -> R
     let mut client = server.connect()?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(spawn_failed)?;
     let request = json!({ "operation": "export", "volume": args.volume, "at": socket.uri });
-    client.ask_with(&request, socket.as_fd())?;
+    client.ask_with(&request, &[socket.as_fd()])?;
     say_ready(args, socket);
     let is_asked_to_end = Arc::new(AtomicBool::new(false));
     let asked = is_asked_to_end.clone();

@@ -9,6 +9,8 @@ mod cli;
 mod control_address;
 mod control_client;
 mod control_server;
+mod copy;
+mod copy_request;
 mod daemon;
 mod descriptor_stream;
 mod epoch_keeper;
@@ -151,6 +153,7 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::Class(args) => class::run(&args).map(done),
         WeirCommand::Order(args) => match args.arguments[0] {},
         WeirCommand::Volume(args) => volume::run(&args.command).map(done),
+        WeirCommand::Cp(args) => copy::run(&args).map(done),
         WeirCommand::Export(args) => export::run(&args).map(done),
         WeirCommand::Trace(args) => Err(trace::run(&args)),
         WeirCommand::Run(args) => run::run(&args).map(done),

@@ -4,9 +4,10 @@ use crate::control_address::DeviceNumber;
 use crate::store_daemon::{RequestRefusal, StoreDaemon};
 use crate::write_policy::PolicyChoice;
 use fs::{Fs, Ino};
-use fuse::RequestLatencies;
+use fuse::{PageInvalidator, RequestLatencies};
 use host::{ReadCounts, shell_quoted};
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use store::{DataMode, VolumeInfo};
@@ -25,6 +26,7 @@ pub(crate) struct MountedVolume {
     pub(crate) reads_at_start: ReadCounts,
     /// `None` once the volume is not mounted any more.
     fs: Mutex<Option<Fs>>,
+    page_invalidator: PageInvalidator,
     /// `None` until everything is stored, or could not be written back. Set once.
     end: Mutex<Option<MountEnd>>,
     end_set: Condvar,
@@ -44,7 +46,7 @@ impl MountedVolume {
         daemon: Arc<StoreDaemon>,
         (dir, device): (PathBuf, DeviceNumber),
         (volume, fs): (VolumeInfo, Fs),
-        latencies: Arc<RequestLatencies>,
+        (latencies, page_invalidator): (Arc<RequestLatencies>, PageInvalidator),
         (metadata_time, reads_at_start): (Duration, ReadCounts),
     ) -> MountedVolume {
         MountedVolume {
@@ -57,14 +59,25 @@ impl MountedVolume {
             metadata_time,
             reads_at_start,
             fs: Mutex::new(Some(fs)),
+            page_invalidator,
             end: Mutex::new(None),
             end_set: Condvar::new(),
         }
     }
 
     /// The file system; `None` once the volume is not mounted any more.
-    fn fs(&self) -> Option<Fs> {
+    pub(crate) fn fs(&self) -> Option<Fs> {
         lock(&self.fs).clone()
+    }
+
+    /// Makes the kernel forget the pages and attributes of a file, and waits for that.
+    pub(crate) fn forget_in_kernel(&self, ino: Ino) {
+        let (tell, told) = channel();
+        self.page_invalidator.forget_file(ino, move || {
+            let _ = tell.send(());
+        });
+        // Fails if the threads are gone, and the mount with them.
+        let _ = told.recv();
     }
 
     /// Gives up the file system, after the mount is gone.

@@ -281,6 +281,7 @@ impl StoreDaemon {
             read_only: volume.mode == VolumeMode::ReadOnly || self.stack.access == DiskAccess::Read,
             threads: usize::from(self.front.threads),
         };
+        let page_invalidator = server.page_invalidator();
         new.point.clear()?;
         let session = fuse::mount(server, dir, &options)
             .map_err(|source| WeirError::MountFailed { dir: dir.clone(), source })?;
@@ -290,7 +291,7 @@ impl StoreDaemon {
             self.clone(),
             (dir.clone(), device),
             (volume.clone(), fs),
-            latencies,
+            (latencies, page_invalidator),
             (metadata_time, reads),
         );
         let mounted = Arc::new(mounted);

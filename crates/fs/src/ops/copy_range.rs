@@ -1,7 +1,7 @@
 //! Copies ranges of files by sharing their pages. A copy of any length reads and writes no page, until one
 //! side changes.
 
-use crate::arena::FsTransaction;
+use crate::arena::{FsState, FsTransaction};
 use crate::charge_tracker::ChargeNote;
 use crate::cost;
 use crate::error::FsError;
@@ -9,7 +9,28 @@ use crate::format::{FILE_BYTES_MAX, PAGE_BYTES};
 use crate::fs::Fs;
 use crate::types::{FsCompletion, Ino};
 use cache::{ObjectChange, TRANSFER_PAGES_MAX};
-use device::{PageNo, PageTransfer};
+use device::{ObjectId, PageNo, PageTransfer};
+
+/// The data of a file that is copied, perhaps of another volume.
+#[derive(Debug, Clone, Copy)]
+pub struct CopySource {
+    object: ObjectId,
+    size: u64,
+    is_written: bool,
+    is_sparse: bool,
+}
+
+impl FsState {
+    fn copy_source(&self, ino: Ino) -> Result<CopySource, FsError> {
+        let (slot, inode) = self.find_file(ino)?;
+        Ok(CopySource {
+            object: self.data_object(slot, &inode),
+            size: inode.size(),
+            is_written: inode.is_written(),
+            is_sparse: inode.is_sparse(),
+        })
+    }
+}
 
 /// A range of one file, and the offset in another to which it is copied.
 #[derive(Debug, Clone, Copy)]
@@ -45,32 +66,42 @@ impl FsTransaction<'_> {
     /// Copies a range, with size and times. Returns how many bytes were copied: no more than the source has.
     pub(crate) fn copy_range(&mut self, copied: RangeCopy) -> Result<u64, FsError> {
         let RangeCopy { from, offset, len, to, at } = copied;
-        let (source, source_inode) = self.find_file(from)?;
+        let source = self.copy_source(from)?;
+        self.share_range(source, (offset, len), to, at)
+    }
+
+    /// Copies a range of `source`, with size and times. Returns how many bytes were copied.
+    fn share_range(
+        &mut self,
+        source: CopySource,
+        (offset, len): (u64, u64),
+        to: Ino,
+        at: u64,
+    ) -> Result<u64, FsError> {
         let (slot, before) = self.find_file(to)?;
         let mut inode = before;
-        let len = len.min(source_inode.size().saturating_sub(offset));
+        let len = len.min(source.size.saturating_sub(offset));
         if len == 0 {
             return Ok(0);
         }
         // Bytes behind the source's end are zeros, so its last page can be shared as a whole, unless the
         // target is longer.
-        let ends = offset + len == source_inode.size() && at + len >= inode.size();
+        let ends = offset + len == source.size && at + len >= inode.size();
         if !len.is_multiple_of(PAGE_BYTES) && !ends {
             return Err(FsError::Unsupported);
         }
         let pages = len.div_ceil(PAGE_BYTES);
-        if source_inode.is_written() {
+        if source.is_written {
             let first = offset / PAGE_BYTES;
-            let from = self.data_object(source, &source_inode);
             let to = self.data_object(slot, &inode);
             let cloned = PageNo(first)..PageNo(first + pages);
-            let transfer = PageTransfer::clone_range(from, cloned, to, PageNo(at / PAGE_BYTES));
+            let transfer = PageTransfer::clone_range(source.object, cloned, to, PageNo(at / PAGE_BYTES));
             self.add_data_change(ObjectChange::Transfer(transfer));
             inode.set_size(inode.size().max(at + len));
             inode.set_written();
             self.charge(slot, &before, &mut inode, at..at + len, 0);
             self.note_charge(ChargeNote::Removed(slot));
-            if source_inode.is_sparse() {
+            if source.is_sparse {
                 let charge = inode.charged_pages();
                 self.note_charge(ChargeNote::Charged { slot, pages: 0, unsure: pages, charge });
             }
@@ -115,5 +146,33 @@ impl Fs {
             }
             Err(error) => done(Err(error)),
         }
+    }
+
+    /// The data of a file, for [`copy_file`](Fs::copy_file). The caller holds the file.
+    ///
+    /// # Errors
+    /// [`FsError::IsDirectory`], [`FsError::Invalid`] for other inodes without data, [`FsError::Stale`].
+    pub fn copy_source(&self, ino: Ino) -> Result<CopySource, FsError> {
+        self.core().read_state().copy_source(ino)
+    }
+
+    /// Gives an empty file the bytes of `source`, a file of this volume or of another one of the store, as one transaction
+    /// with size and times. Both share their pages until one is changed. Returns the size.
+    ///
+    /// The bytes are those that the source has when the copy takes effect, up to the size that it had when
+    /// [`copy_source`](Fs::copy_source) was called. A read of the file waits until the store has the copy.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`] if the file is not empty.
+    pub fn copy_file(&self, source: CopySource, to: Ino, done: FsCompletion<u64>) {
+        let cost = cost::copy_range(source.size.div_ceil(PAGE_BYTES), 0, 0);
+        let copy = move |tx: &mut FsTransaction<'_>| {
+            let (_, target) = tx.find_file(to)?;
+            if target.size() > 0 {
+                return Err(FsError::Exists);
+            }
+            tx.share_range(source, (0, source.size), to, 0)
+        };
+        self.run(cost, copy, done);
     }
 }

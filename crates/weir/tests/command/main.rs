@@ -3,6 +3,7 @@
 mod bad_input;
 #[path = "../common/mod.rs"]
 mod common;
+mod copies;
 mod daemon;
 mod damaged_volume;
 mod find_buffer;

@@ -404,7 +404,7 @@ fn path_of_a_store_leads_to_its_daemon_beside_a_dead_mount() {
 }
 
 /// A connection to the daemon of the mount on `dir`.
-fn connect_to_daemon(dir: &Path) -> UnixStream {
+pub(crate) fn connect_to_daemon(dir: &Path) -> UnixStream {
     let device = fs::metadata(dir).expect("a mount").dev();
     let prefix = format!("@weir/{}:{}/", rustix::fs::major(device), rustix::fs::minor(device));
     let table = fs::read_to_string("/proc/net/unix").expect("a table");

@@ -1,0 +1,94 @@
+//! `weir cp`: copies a file between mounts of one store, sharing its pages.
+//!
+//! The kernel answers EXDEV to `copy_file_range` between two mounts, and passes FICLONE on to no file system in user space.
+//! So the daemon of the store gets both open files, and makes the copy.
+
+use crate::cli::CopyArgs;
+use crate::control_client::WeirMount;
+use crate::error::WeirError;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde_json::json;
+use stack::StackError;
+use std::fs::{self, File, FileTimes, Metadata};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+pub(crate) fn run(args: &CopyArgs) -> Result<(), WeirError> {
+    let from = &args.source;
+    let source = File::open(from).map_err(StackError::io("opening", from))?;
+    let attributes = source.metadata().map_err(StackError::io("looking at it", from))?;
+    if !attributes.is_file() {
+        return Err(WeirError::NotRegularFile { path: from.clone() });
+    }
+    // Programs may have changed mapped pages that the daemon does not know yet.
+    source.sync_data().map_err(StackError::io("syncing", from))?;
+    let to = target_path(from, &args.target);
+    if !args.force && fs::symlink_metadata(&to).is_ok() {
+        return Err(WeirError::TargetExists { path: to });
+    }
+    let directory = match to.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let (mount, _) = WeirMount::containing(directory)?;
+    let unfinished = UnfinishedCopy::create(directory, &to)?;
+    let request = json!({ "operation": "copy_file" });
+    mount.connect()?.ask_with(&request, &[source.as_fd(), unfinished.file.as_fd()])?;
+    unfinished.finish(&attributes, &to, args.force)?;
+    // The name.
+    File::open(directory).and_then(|dir| dir.sync_all()).map_err(StackError::io("syncing", directory))?;
+    Ok(())
+}
+
+/// The path of the copy: `target`, or the name of the source in the directory `target`.
+fn target_path(source: &Path, target: &Path) -> PathBuf {
+    match source.file_name() {
+        Some(name) if target.is_dir() => target.join(name),
+        _ => target.to_owned(),
+    }
+}
+
+/// A copy without its name. It has a name of its own beside that, which is removed unless the copy is finished.
+struct UnfinishedCopy {
+    file: File,
+    path: PathBuf,
+}
+
+impl UnfinishedCopy {
+    fn create(directory: &Path, to: &Path) -> Result<UnfinishedCopy, WeirError> {
+        let name = to.file_name().unwrap_or_default().to_string_lossy();
+        // The longest name has 255 bytes.
+        let name: String = name.chars().take(40).collect();
+        let path = directory.join(format!(".{name}.weir-cp-{}", std::process::id()));
+        let created = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        let file = created.map_err(StackError::io("creating", &path))?;
+        Ok(UnfinishedCopy { file, path })
+    }
+
+    /// Gives the copy the mode, the times and, if this user may, the owner of the source, and its name.
+    fn finish(self, source: &Metadata, to: &Path, replaces: bool) -> Result<(), WeirError> {
+        let times = |attributes: &Metadata| -> io::Result<FileTimes> {
+            Ok(FileTimes::new().set_accessed(attributes.accessed()?).set_modified(attributes.modified()?))
+        };
+        // Before the mode, which a change of the owner may take bits from.
+        let _ = fchown(&self.file, Some(source.uid()), Some(source.gid()));
+        self.file
+            .set_permissions(source.permissions())
+            .and_then(|()| self.file.set_times(times(source)?))
+            .and_then(|()| self.file.sync_all())
+            .map_err(StackError::io("setting its mode and times", &self.path))?;
+        let flags = if replaces { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+        renameat_with(CWD, &self.path, CWD, to, flags)
+            .map_err(|errno| StackError::io("naming the copy", to)(errno.into()))?;
+        Ok(())
+    }
+}
+
+impl Drop for UnfinishedCopy {
+    fn drop(&mut self) {
+        // Fails if the copy has its name.
+        let _ = fs::remove_file(&self.path);
+    }
+}
