@@ -160,7 +160,7 @@ fn the_daemon_believes_only_how_files_are_open() {
     let data = mounts.live.path("data");
     let new = |name: &str| {
         let path = mounts.live.path(name);
-        File::options().read(true).write(true).create(true).mode(0o666).open(path).expect("space")
+        File::options().read(true).write(true).create_new(true).mode(0o666).open(path).expect("space")
     };
     let source = File::open(&data).expect("a file");
     let target = new("target");
