@@ -3,6 +3,7 @@
 mod backup;
 mod cleaning;
 mod cleanup;
+mod copies;
 mod counters;
 mod cpu_affinity;
 mod criticality;
@@ -118,6 +119,8 @@ enum BenchCommand {
     /// restic backs up a mounted snapshot beside pgbench on the live volume: the rate, the restored database, and
     /// the next backup.
     Backup(backup::BackupArgs),
+    /// Copies of large files that share pages, and of small ones, beside copies of every byte.
+    Copies(copies::CopiesArgs),
     /// A disk that `weir export` serves, beside nbdkit and qemu-nbd: random reads, writes and flushes, and writes after a
     /// snapshot.
     Exports(exports::ExportsArgs),
@@ -174,6 +177,7 @@ fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
         BenchCommand::Interference(args) => interference::run_benchmark(args),
         BenchCommand::Criticality(args) => criticality::run_benchmark(args),
         BenchCommand::Backup(args) => backup::run_benchmark(args),
+        BenchCommand::Copies(args) => copies::run_benchmark(args),
         BenchCommand::Exports(args) => exports::run_benchmark(args),
         BenchCommand::Start(args) => start::run_benchmark(args),
         BenchCommand::FrontEnd(args) => front_end::run_benchmark(args),
