@@ -1,7 +1,7 @@
 //! The header of a block volume, as FORMAT.md describes it: how it is written, read and changed.
 
 use crate::error::BlockVolumeError;
-use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, ObjectChange, TransactionCost};
+use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, ObjectChange, SpaceClaim, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, Page, PageNo, SharedPage, VolumeId};
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -116,7 +116,9 @@ pub fn resize(cache: &Cache, volume: VolumeId, size: u64) -> Result<(), BlockVol
         offset: size.min(before),
         len: before.saturating_sub(size),
     };
-    let cost = TransactionCost::of(&[cut_off, size_change(volume, &bytes)]);
+    // Both change what exists, or free it: a full store must not refuse them.
+    let claim = if size < before { SpaceClaim::Frees } else { SpaceClaim::Names };
+    let cost = TransactionCost { claim, ..TransactionCost::of(&[cut_off, size_change(volume, &bytes)]) };
     let (tell, told) = channel();
     let syncing = cache.clone();
     let work = move |transaction: &mut CacheTransaction<'_>| {

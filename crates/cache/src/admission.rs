@@ -7,6 +7,7 @@ use crate::change::{SpaceClaim, TransactionCost};
 use crate::error::CacheError;
 use crate::log::CacheLog;
 use crate::page_table::PageTable;
+use crate::range_ops::{PendingRangeOp, PendingRangeOps};
 use crate::request_wait::{RequestWait, TaskLoan, WaitCause, WaitLog};
 use crate::space::{CacheSpace, ReservedSpace};
 use crate::state::{CacheShared, CacheState};
@@ -25,7 +26,7 @@ const PUNCHES_MAX: usize = 512;
 
 /// Clones and moves that may be pending before further ones wait: a read of a target waits until the store has all of them
 /// that came before, and each takes the store a flush. On a slow cloud disk these are two seconds.
-const RANGE_OPS_MAX: usize = 64;
+const RANGE_OPS_MAX: u64 = 64;
 
 /// Operations that wait for space, in their order of arrival. A part of
 /// [`CacheSpace`].
@@ -149,9 +150,14 @@ impl AdmissionQueue {
         !self.to_bypass.is_empty()
     }
 
+    /// Whether a copy waits for earlier ones.
+    pub(crate) fn is_copy_waiting(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
     /// Whether any operation waits.
     pub(crate) fn any_waiting(&self) -> bool {
-        self.is_waiting() || self.is_waiting_to_bypass() || !self.copies.is_empty()
+        self.is_waiting() || self.is_waiting_to_bypass() || self.is_copy_waiting()
     }
 
     /// The waits of the waiting operations.
@@ -206,7 +212,8 @@ impl AdmissionQueue {
         self.queue_of(operation.wait.cause, operation.cost.origin.class).push_back(operation);
     }
 
-    /// Makes the waiting operations of a task critical. Returns whether there are some.
+    /// Makes the waiting operations of a task critical. Returns whether there are some. Copies that wait for earlier ones
+    /// would not go on sooner.
     pub(crate) fn lend(&mut self, loan: TaskLoan) -> bool {
         let AdmissionQueue { critical, background, to_bypass, .. } = self;
         let before = critical.len();
@@ -267,7 +274,9 @@ impl AdmissionControl {
         cost: &TransactionCost,
     ) -> AdmissionDecision {
         let queue = &view.space.admission;
-        if queue.is_waiting_to_bypass() && self.must_bypass(cost) {
+        if cost.transfers > 0 && !queue.copies.is_empty() {
+            AdmissionDecision::Wait(WaitCause::EarlierCopies)
+        } else if queue.is_waiting_to_bypass() && self.must_bypass(cost) {
             AdmissionDecision::Wait(WaitCause::WriteBack)
         } else if queue.must_queue(cost) {
             AdmissionDecision::Wait(WaitCause::EarlierRequest)
@@ -424,8 +433,8 @@ impl AdmissionControl {
             let lacking = if lacks_buffer { WaitCause::BufferSpace } else { WaitCause::DirtyMemory };
             return self.decide_without_write_back(space, cost.claim, lacking);
         }
-        if cost.transfers > 0 && pages.range_ops().len() >= RANGE_OPS_MAX {
-            return self.decide_without_write_back(space, cost.claim, WaitCause::EarlierCopies);
+        if cost.transfers > 0 && self.are_too_many_copies(pages.range_ops(), space.booked_transfers()) {
+            return AdmissionDecision::Wait(WaitCause::EarlierCopies);
         }
         space.retries.note_space_found();
         match space.reserve(cost, buffer_bytes, bypass_pages, pages) {
@@ -436,6 +445,15 @@ impl AdmissionControl {
             }
             Err(error) => AdmissionDecision::Refuse(error.into()),
         }
+    }
+
+    /// Whether a further copy waits for pending ones. Copies that cannot be stored, because a page cannot be read, hold
+    /// others up only as long as writers wait for a store without space.
+    fn are_too_many_copies(&self, pending: &PendingRangeOps, booked: u64) -> bool {
+        let is_stuck = |oldest: &PendingRangeOp| {
+            self.shared.now().saturating_sub(oldest.since) >= self.shared.settings().store_patience
+        };
+        pending.len() as u64 + booked >= RANGE_OPS_MAX && !pending.iter().next().is_some_and(is_stuck)
     }
 
     /// Whether the buffer lacks space for an operation of this claim and class that appends `bytes` bytes, beside

@@ -31,6 +31,7 @@ pub(crate) struct CacheSpace {
 struct BookedSpace {
     buffer_bytes: u64,
     bypass_pages: u64,
+    transfers: u64,
     estimate: ReservationEstimate,
 }
 
@@ -46,6 +47,8 @@ pub(crate) struct ReservedSpace {
     buffer_bytes: u64,
     /// The pages that may bypass the buffer.
     bypass_pages: u64,
+    /// Its clones and moves of pages.
+    transfers: u64,
     /// The estimate for its pages.
     estimate: ReservationEstimate,
 }
@@ -104,7 +107,16 @@ impl CacheSpace {
         let TransactionCost { claim, origin, .. } = *cost;
         let estimate = estimate_of_run(cost.run);
         self.reserve_pages(cost.pages, claim, estimate, pages)?;
-        Ok(ReservedSpace { pages: cost.pages, claim, origin, buffer_bytes, bypass_pages, estimate })
+        let transfers = cost.transfers;
+        Ok(ReservedSpace {
+            pages: cost.pages,
+            claim,
+            origin,
+            buffer_bytes,
+            bypass_pages,
+            transfers,
+            estimate,
+        })
     }
 
     /// Reserves pages in the store, of which `own_estimate` is known: all of them spare ones, if there are
@@ -192,16 +204,18 @@ impl CacheSpace {
 
     /// Counts the space of an operation that applies its changes later.
     pub(crate) fn book(&mut self, space: &ReservedSpace) {
-        let BookedSpace { buffer_bytes, bypass_pages, estimate } = &mut self.booked;
+        let BookedSpace { buffer_bytes, bypass_pages, transfers, estimate } = &mut self.booked;
         *buffer_bytes += space.buffer_bytes;
         *bypass_pages += space.bypass_pages;
+        *transfers += space.transfers;
         *estimate = *estimate + space.estimate;
     }
 
     pub(crate) fn unbook(&mut self, space: &ReservedSpace) {
-        let BookedSpace { buffer_bytes, bypass_pages, estimate } = &mut self.booked;
+        let BookedSpace { buffer_bytes, bypass_pages, transfers, estimate } = &mut self.booked;
         *buffer_bytes -= space.buffer_bytes;
         *bypass_pages -= space.bypass_pages;
+        *transfers -= space.transfers;
         *estimate = *estimate - space.estimate;
     }
 
@@ -213,6 +227,11 @@ impl CacheSpace {
     /// Pages that admitted operations may bypass.
     pub(crate) fn booked_bypass_pages(&self) -> u64 {
         self.booked.bypass_pages
+    }
+
+    /// Clones and moves that admitted operations will make.
+    pub(crate) fn booked_transfers(&self) -> u64 {
+        self.booked.transfers
     }
 
     /// Notes that these items were written back: if there are some, that works, and may have made space.

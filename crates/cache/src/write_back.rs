@@ -944,7 +944,9 @@ impl WriteBack {
         let patience = self.shared.settings().store_patience;
         let worked = progress == StepProgress::Worked;
         let is_waiting = state.space.admission.any_waiting();
-        if is_waiting && (worked || state.space.retries.no_space_error(now, patience).is_some()) {
+        // Copies that are stuck hold others up for a while only.
+        let may_go_on = worked || state.space.admission.is_copy_waiting();
+        if is_waiting && (may_go_on || state.space.retries.no_space_error(now, patience).is_some()) {
             self.admission.admit_waiting(state.for_admission(), &mut completions);
         }
         drop(state);

@@ -189,15 +189,13 @@ pub(crate) fn given_mount_options() -> impl Fn(&str) -> bool {
     given_options("mount")
 }
 
-/// An option of the command line of this process, `weir export`, that is about the daemon and not about the export.
-pub(crate) fn given_export_tuning() -> Option<String> {
-    let given = given_options("export");
-    let of_daemon = TuningArgs::augment_args(clap::Command::new(""))
-        .get_arguments()
-        .map(|one| one.get_id().to_string())
-        .collect::<Vec<_>>();
-    let found = of_daemon.into_iter().chain(["buffer".to_owned()]).find(|option| given(option));
-    found.map(|option| format!("--{}", option.replace('_', "-")))
+/// An option of the command line of this process that is about the daemon, not about what the command asks of it.
+pub(crate) fn given_daemon_option(command: &'static str) -> Option<String> {
+    let given = given_options(command);
+    let tuning = TuningArgs::augment_args(clap::Command::new(""));
+    let tuning = tuning.get_arguments().map(|argument| argument.get_id().as_str());
+    let found = tuning.chain(["buffer"]).find(|option| given(option))?;
+    Some(format!("--{}", found.replace('_', "-")))
 }
 
 fn given_options(command: &'static str) -> impl Fn(&str) -> bool {

@@ -167,7 +167,8 @@ impl ExportDaemon {
     /// The process `pid`, which holds the lock of the store, if it listens for clients.
     fn of_process(pid: u32, store: &Path) -> Option<ExportDaemon> {
         let uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-        let daemon = ExportDaemon { store: store.into(), pid, uid };
+        let store = std::path::absolute(store).ok()?;
+        let daemon = ExportDaemon { store, pid, uid };
         daemon.stream().ok().flatten().map(|_| daemon)
     }
 
@@ -205,13 +206,38 @@ impl StoreServer {
     /// The daemon of the mount at `path`, or of the store at `path`. Does not open the store, which would wait for its
     /// lock.
     pub(crate) fn serving(path: &Path) -> Option<StoreServer> {
-        let of_store = || {
-            let medium = store_of(path).ok()?;
-            let pid = host::lock_holder(&medium).ok()??;
+        let mount = WeirMount::at(path).ok().map(StoreServer::Mount);
+        mount.or_else(|| StoreServer::of_store(path).ok().flatten())
+    }
+
+    /// The daemon of the store at `path`; `None` if there is none that can be found from here.
+    pub(crate) fn of_store(path: &Path) -> Result<Option<StoreServer>, WeirError> {
+        let medium = store_of(path)?;
+        let holder = host::lock_holder(&medium);
+        let holder = holder.map_err(|source| StackError::Host { path: path.into(), source })?;
+        Ok(holder.and_then(|pid| {
             let mount = WeirMount::served_by(pid, &medium).map(StoreServer::Mount);
             mount.or_else(|| ExportDaemon::of_process(pid, path).map(StoreServer::Exports))
-        };
-        WeirMount::at(path).ok().map(StoreServer::Mount).or_else(of_store)
+        }))
+    }
+
+    /// Fails unless the user is root or the user of the daemon.
+    pub(crate) fn ensure_may_control(&self) -> Result<(), WeirError> {
+        match self {
+            StoreServer::Mount(mount) => mount.ensure_may_control(),
+            StoreServer::Exports(daemon) if !geteuid().is_root() && geteuid().as_raw() != daemon.uid => {
+                Err(WeirError::DaemonOfOther { dir: daemon.store.clone(), owner: daemon.uid })
+            }
+            StoreServer::Exports(_) => Ok(()),
+        }
+    }
+
+    /// A mount of the daemon, or else the store, for messages.
+    pub(crate) fn dir(&self) -> &Path {
+        match self {
+            StoreServer::Mount(mount) => &mount.dir,
+            StoreServer::Exports(daemon) => &daemon.store,
+        }
     }
 
     /// The path of the store.

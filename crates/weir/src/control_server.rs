@@ -239,16 +239,18 @@ fn serve_export(
     daemon: &Arc<StoreDaemon>,
     listener: Option<OwnedFd>,
 ) -> io::Result<()> {
-    let begun = export::begin(request, daemon, listener);
+    let begun = export::begin(request, daemon, listener, reader.get_ref().connection()?);
     let volume = begun.as_ref().ok().copied();
     let reply = reply_or_error(begun.map(|_| json!({})));
     let told = reader.get_mut().write_all(format!("{reply}\n").as_bytes());
     let Some(volume) = volume else { return told };
-    // A request here is a mistake, and is not answered.
+    // A request here is a mistake, and is not answered. The daemon ends the wait when it ends the export by itself.
     let mut rest = [0; 512];
     while told.is_ok() && reader.read(&mut rest).is_ok_and(|bytes| bytes > 0) {}
-    let ended = reply_or_error(daemon.end_export(volume).map(|()| json!({})));
-    reader.get_mut().write_all(format!("{ended}\n").as_bytes())
+    daemon.end_export_and_tell(volume, |ended| {
+        let reply = reply_or_error(ended.map(|()| json!({})));
+        reader.get_mut().write_all(format!("{reply}\n").as_bytes())
+    })
 }
 
 /// The reply to a request of the process `peer`.

@@ -73,10 +73,11 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     }
 }
 
-/// Whether a process is a `weir mount`.
+/// Whether a process is a `weir mount` or a `weir export`.
 fn is_daemon(pid: u32) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    arguments.split(|&byte| byte == 0).nth(1) == Some(b"mount")
+    let command = arguments.split(|&byte| byte == 0).nth(1);
+    command == Some(b"mount") || command == Some(b"export")
 }
 
 /// The options of a daemon, whatever it serves.

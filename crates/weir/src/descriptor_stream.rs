@@ -33,6 +33,11 @@ impl DescriptorStream {
         DescriptorStream { stream, received: Vec::new() }
     }
 
+    /// A second handle of the connection.
+    pub(crate) fn connection(&self) -> io::Result<UnixStream> {
+        self.stream.try_clone()
+    }
+
     /// Takes the descriptors that arrived with the bytes read so far, in their order.
     pub(crate) fn take_descriptors(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.received)

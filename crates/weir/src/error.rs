@@ -413,10 +413,6 @@ fn help_about_stack(error: &StackError) -> Option<Cow<'static, str>> {
     let StackError::InUse { path, pid, program } = error else { return error.help() };
     Some(match WeirMount::served_by(*pid, path) {
         Some(mount) => format!("unmount it: `weir unmount {}`", shell_quoted(&mount.dir)).into(),
-        None if is_export(*pid) => format!(
-            "`weir export` runs there, and no volume is mounted: mount a volume first, and export then; or `kill {pid}` ends the export"
-        )
-        .into(),
         None if program == env!("CARGO_PKG_NAME") => format!(
             "it has no mount that you can see: after an unmount it writes everything back, and ends when no program uses its \
              files; `kill {pid}` ends it without waiting for those programs, and still writes everything back"
@@ -424,12 +420,6 @@ fn help_about_stack(error: &StackError) -> Option<Cow<'static, str>> {
         .into(),
         None => return error.help(),
     })
-}
-
-/// Whether a process is a `weir export`.
-fn is_export(pid: u32) -> bool {
-    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    arguments.split(|&byte| byte == 0).nth(1) == Some(b"export")
 }
 
 /// The process whose mount namespace has the mount, in brackets; empty if it is this one's.

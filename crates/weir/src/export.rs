@@ -20,12 +20,15 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::VolumeId;
+
+/// The exit code that a shell reports for a program that ^C ended.
+const EXIT_CODE_SIGINT: i32 = 128 + 2;
 
 pub(crate) fn run(args: &ExportArgs) -> Result<(), WeirError> {
     daemon::abort_on_panic();
@@ -39,7 +42,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), WeirError> {
 /// A listening socket, and the file of a Unix socket, which is removed at the end.
 struct BoundSocket {
     listener: OwnedFd,
-    file: Option<PathBuf>,
+    _file: Option<SocketFile>,
     /// The place where clients connect, as nbd clients write it.
     uri: String,
 }
@@ -52,13 +55,14 @@ impl BoundSocket {
                 let path = std::path::absolute(path).map_err(failed)?;
                 let listener = bind_unix(&path).map_err(failed)?.into();
                 let uri = format!("nbd+unix:///{}?socket={}", args.volume, path.display());
-                Ok(BoundSocket { listener, file: Some(path), uri })
+                let file = Some(SocketFile::at(path).map_err(failed)?);
+                Ok(BoundSocket { listener, _file: file, uri })
             }
             (None, Some(address)) => {
                 let failed = |source| WeirError::Socket { at: address.to_string(), source };
                 let listener = TcpListener::bind(address).map_err(failed)?;
                 let uri = format!("nbd://{}/{}", listener.local_addr().map_err(failed)?, args.volume);
-                Ok(BoundSocket { listener: listener.into(), file: None, uri })
+                Ok(BoundSocket { listener: listener.into(), _file: None, uri })
             }
             (None, None) => unreachable!("clap asks for one of them"),
         }
@@ -69,11 +73,26 @@ impl BoundSocket {
     }
 }
 
-impl Drop for BoundSocket {
+/// The file of a Unix socket. Dropping it removes the file, unless another process has replaced it.
+struct SocketFile {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl SocketFile {
+    fn at(path: PathBuf) -> io::Result<SocketFile> {
+        let file = fs::symlink_metadata(&path)?;
+        Ok(SocketFile { path, device: file.dev(), inode: file.ino() })
+    }
+}
+
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        if let Some(file) = &self.file {
-            // Somebody may have removed it, or its directory.
-            let _ = fs::remove_file(file);
+        let is_ours = |file: &fs::Metadata| (file.dev(), file.ino()) == (self.device, self.inode);
+        if fs::symlink_metadata(&self.path).is_ok_and(|file| is_ours(&file)) {
+            // Another process may have removed it, or its directory.
+            let _ = fs::remove_file(&self.path);
         }
     }
 }
@@ -109,7 +128,7 @@ pub(crate) fn loopback_address(text: &str) -> Result<SocketAddr, String> {
 
 /// Has the running daemon of the store serve the socket, until a signal comes or the daemon ends.
 fn hand_over(args: &ExportArgs, server: &StoreServer, socket: &BoundSocket) -> Result<(), WeirError> {
-    if let Some(option) = cli::given_export_tuning() {
+    if let Some(option) = cli::given_daemon_option("export") {
         return Err(WeirError::OptionOfDaemon { path: args.path.clone(), option });
     }
     let spawn_failed = |source| WeirError::Spawn { source };
@@ -122,21 +141,32 @@ fn hand_over(args: &ExportArgs, server: &StoreServer, socket: &BoundSocket) -> R
     let asked = is_asked_to_end.clone();
     let connection = client.connection().map_err(spawn_failed)?;
     let watch = move || {
-        if signals.forever().next().is_some() {
-            asked.store(true, Ordering::Release);
+        for _ in signals.forever() {
+            if asked.swap(true, Ordering::AcqRel) {
+                // The daemon does not answer, and the user does not want to wait for it.
+                std::process::exit(EXIT_CODE_SIGINT);
+            }
             // Fails only if the daemon has gone.
             let _ = connection.shutdown(std::net::Shutdown::Write);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(watch).map_err(spawn_failed)?;
+    let volume = args.volume.clone();
     match client.wait_for_close() {
-        Some(reply) if reply["error"].is_null() => Ok(()),
-        Some(reply) => Err(WeirError::ExportNotSynced {
-            volume: args.volume.clone(),
-            why: reply["error"].as_str().unwrap_or_default().into(),
-        }),
-        None if is_asked_to_end.load(Ordering::Acquire) => Ok(()),
-        None => Err(WeirError::ExportEnded { volume: args.volume.clone() }),
+        Some(reply) if reply["error"].is_null() => {
+            if !is_asked_to_end.load(Ordering::Acquire) {
+                tracing::warn!(
+                    "{volume}: the daemon has ended the export; all that was written to it is durable"
+                );
+            }
+            Ok(())
+        }
+        Some(reply) => {
+            let why = reply["error"].as_str().unwrap_or_default().into();
+            Err(WeirError::ExportNotSynced { volume, why })
+        }
+        // It may have ended before it had made durable what it had answered.
+        None => Err(WeirError::ExportEnded { volume }),
     }
 }
 
@@ -145,13 +175,14 @@ pub(crate) fn begin(
     request: &Value,
     daemon: &Arc<StoreDaemon>,
     listener: Option<OwnedFd>,
+    requester: UnixStream,
 ) -> Result<VolumeId, RequestRefusal> {
     let text = |name: &str| request[name].as_str().unwrap_or_default();
     let no_socket =
         || RequestRefusal::new(&"export: needs a listening socket of the Unix or the TCP family", None);
     let listener = listener_of(listener.ok_or_else(no_socket)?).ok_or_else(no_socket)?;
     daemon.listen_for_exports()?;
-    Ok(daemon.export(text("volume"), listener, text("at").into())?)
+    Ok(daemon.export(text("volume"), listener, (text("at").into(), Some(requester)))?)
 }
 
 /// The listener that a descriptor is, if it is one that a server can use.
@@ -180,7 +211,7 @@ fn become_daemon(args: &ExportArgs, socket: &BoundSocket) -> Result<(), WeirErro
     let listener = listener.expect("a listening socket");
     let begun = daemon
         .listen_for_exports()
-        .and_then(|()| daemon.export(&args.volume, listener, socket.uri.clone()))
+        .and_then(|()| daemon.export(&args.volume, listener, (socket.uri.clone(), None)))
         .and_then(|volume| {
             let serving = Arc::new(AtomicBool::new(true));
             daemon::watch(&daemon, &serving)?;

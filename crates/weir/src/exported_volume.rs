@@ -5,6 +5,8 @@ use cache::CacheError;
 use nbd::{Disk, DiskCompletion, DiskError, Durability, ExportServer, Extent, ExtentKind, Listener};
 use rustix::io::Errno;
 use std::io;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use store::{VolumeInfo, VolumeMode};
 
@@ -13,6 +15,8 @@ pub(crate) struct ExportedVolume {
     pub(crate) volume: VolumeInfo,
     /// The place where clients connect, for messages.
     pub(crate) at: String,
+    /// The connection of the `weir export` for which the daemon serves the volume; `None` if it is this process.
+    requester: Option<UnixStream>,
     /// `None` while the export ends.
     server: Option<ExportServer>,
 }
@@ -24,17 +28,25 @@ impl ExportedVolume {
         volume: VolumeInfo,
         (disk, is_store_read_only): (BlockVolume, bool),
         listener: Listener,
-        at: String,
+        (at, requester): (String, Option<UnixStream>),
     ) -> io::Result<ExportedVolume> {
         let is_read_only = is_store_read_only || disk.mode() == VolumeMode::ReadOnly;
         let disk = VolumeDisk { volume: Arc::new(disk), is_read_only };
         let server = ExportServer::start(listener, &volume.name, Arc::new(disk))?;
-        Ok(ExportedVolume { volume, at, server: Some(server) })
+        Ok(ExportedVolume { volume, at, requester, server: Some(server) })
     }
 
     /// Takes the server, for the thread that stops it. `None` if another thread did that before.
     pub(crate) fn take_server(&mut self) -> Option<ExportServer> {
         self.server.take()
+    }
+
+    /// Ends the wait for further requests of the `weir export`, whose thread then answers for the last time.
+    pub(crate) fn wake_requester(&self) {
+        if let Some(requester) = &self.requester {
+            // Fails if the command has gone.
+            let _ = requester.shutdown(Shutdown::Read);
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! own user and for root, where both see the same directories.
 
 use crate::cli::{self, MountArgs};
-use crate::control_client::{ControlClient, WeirMount};
+use crate::control_client::{ControlClient, StoreServer};
 use crate::error::WeirError;
 use crate::mount_point::MountPoint;
 use crate::option_values::{FETCH_MODES, KERNEL_CACHE_POLICIES, word_of};
@@ -12,7 +12,7 @@ use crate::store_daemon::{NewMount, StoreDaemon};
 use crate::store_path::path_as_utf8;
 use crate::write_policy::PolicyChoice;
 use serde_json::{Value, json};
-use stack::{StackError, absolute, store_of};
+use stack::absolute;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -23,7 +23,7 @@ use weir_status::StatusReport;
 
 /// The running daemon of a store.
 pub(crate) struct RunningDaemon {
-    mount: WeirMount,
+    server: StoreServer,
     client: ControlClient,
 }
 
@@ -36,27 +36,32 @@ pub(crate) enum MountOutcome {
 }
 
 impl RunningDaemon {
-    /// The daemon of the store at `path`; `None` if there is none with a mount that can be seen from here.
+    /// The daemon of the store at `path`; `None` if there is none that can be found from here.
     pub(crate) fn find(path: &Path) -> Result<Option<RunningDaemon>, WeirError> {
-        let medium = store_of(path)?;
-        let holder = host::lock_holder(&medium);
-        let holder = holder.map_err(|source| StackError::Host { path: path.into(), source })?;
-        let Some(mount) = holder.and_then(|holder| WeirMount::served_by(holder, &medium)) else {
-            return Ok(None);
-        };
-        mount.ensure_may_control()?;
+        let Some(server) = StoreServer::of_store(path)? else { return Ok(None) };
+        server.ensure_may_control()?;
         // It may have ended meanwhile.
-        Ok(mount.connect().ok().map(|client| RunningDaemon { mount, client }))
+        Ok(server.connect().ok().map(|client| RunningDaemon { server, client }))
     }
 
     /// Has the daemon mount a volume.
     pub(crate) fn mount(mut self, args: &MountArgs) -> Result<MountOutcome, WeirError> {
         if args.foreground {
-            return Err(WeirError::ForegroundBesideDaemon { dir: self.mount.dir });
+            return Err(WeirError::ForegroundBesideDaemon { dir: self.server.dir().into() });
         }
-        let status: StatusReport = self.client.report("status")?;
-        self.ensure_same_options(args, &status)?;
-        let point = MountPoint::check(&args.dir, args.allow_other, &self.mount.store)?;
+        match &self.server {
+            StoreServer::Mount(mount) => {
+                let status: StatusReport = self.client.report("status")?;
+                ensure_same_options(&mount.dir, args, &status)?;
+            }
+            // Without a mount the daemon does not tell its options.
+            StoreServer::Exports(_) => {
+                if let Some(option) = cli::given_daemon_option("mount") {
+                    return Err(WeirError::OptionOfDaemon { path: args.path.clone(), option });
+                }
+            }
+        }
+        let point = MountPoint::check(&args.dir, args.allow_other, self.server.store())?;
         let request = json!({
             "operation": "mount",
             // Names need not be text.
@@ -68,48 +73,45 @@ impl RunningDaemon {
         let reply = self.client.ask(&request)?;
         Ok(if reply["is_ending"] == true { MountOutcome::DaemonIsEnding } else { MountOutcome::Mounted })
     }
+}
 
-    /// Refuses options that all mounts of a store share, and that differ from those of the daemon.
-    fn ensure_same_options(&self, args: &MountArgs, status: &StatusReport) -> Result<(), WeirError> {
-        let (tuning, settings) = (&args.tuning, &status.settings);
-        let choice = PolicyChoice::of_options(tuning.policy.policy.as_ref(), tuning.policy.rules.as_deref())?;
-        let has_policy = |choice: PolicyChoice| {
-            let rules: Vec<String> = choice.rules.rules().iter().map(ToString::to_string).collect();
-            settings.policy.as_deref().unwrap_or("none") == choice.policy.to_string()
-                && settings.rules == rules
-        };
-        let is_same_policy = choice.is_none_or(has_policy);
-        let has_buffer =
-            |path: &PathBuf| absolute(path).is_ok_and(|path| path_as_utf8(path) == status.buffer);
-        let millis = |seconds: u64| seconds * 1000;
-        let is_same = [
-            ("buffer", args.buffer.as_ref().is_none_or(has_buffer)),
-            ("fetch", word_of(FETCH_MODES, &tuning.fetch) == settings.fetch),
-            ("memory", tuning.memory.0 == settings.memory_bytes_max),
-            ("dirty", tuning.dirty.is_none_or(|dirty| dirty.0 == settings.dirty_bytes_max)),
-            ("deltas", tuning.deltas.is_none_or(|deltas| deltas.0 == settings.delta_bytes_max)),
-            ("commit_interval", tuning.commit_interval.is_none_or(|ms| ms == settings.commit_interval_ms)),
-            ("dirty_age", millis(tuning.dirty_age) == settings.dirty_age_max_ms),
-            ("epoch_every", millis(tuning.epoch_every) == status.epoch.every_ms.unwrap_or(0)),
-            ("data", tuning.data.is_none_or(|data| data.name() == settings.data)),
-            (
-                "bypass_after",
-                tuning.bypass_after.is_none_or(|after| Some(after.0) == settings.bypass_after_bytes),
-            ),
-            ("policy", is_same_policy),
-            ("rules", is_same_policy),
-            ("wake_up", tuning.wake_up.name() == settings.wake_up),
-            ("kernel_cache", word_of(KERNEL_CACHE_POLICIES, &tuning.kernel_cache) == settings.kernel_cache),
-            ("threads", tuning.threads.is_none_or(|threads| threads == settings.threads)),
-        ];
-        let given = cli::given_mount_options();
-        match is_same.into_iter().find(|(option, is_same)| !is_same && given(option)) {
-            Some((option, _)) => Err(WeirError::OtherOption {
-                dir: self.mount.dir.clone(),
-                option: format!("--{}", option.replace('_', "-")),
-            }),
-            None => Ok(()),
+/// Refuses options that all mounts of a store share, and that differ from those of the daemon.
+fn ensure_same_options(dir: &Path, args: &MountArgs, status: &StatusReport) -> Result<(), WeirError> {
+    let (tuning, settings) = (&args.tuning, &status.settings);
+    let choice = PolicyChoice::of_options(tuning.policy.policy.as_ref(), tuning.policy.rules.as_deref())?;
+    let has_policy = |choice: PolicyChoice| {
+        let rules: Vec<String> = choice.rules.rules().iter().map(ToString::to_string).collect();
+        settings.policy.as_deref().unwrap_or("none") == choice.policy.to_string() && settings.rules == rules
+    };
+    let is_same_policy = choice.is_none_or(has_policy);
+    let has_buffer = |path: &PathBuf| absolute(path).is_ok_and(|path| path_as_utf8(path) == status.buffer);
+    let millis = |seconds: u64| seconds * 1000;
+    let is_same = [
+        ("buffer", args.buffer.as_ref().is_none_or(has_buffer)),
+        ("fetch", word_of(FETCH_MODES, &tuning.fetch) == settings.fetch),
+        ("memory", tuning.memory.0 == settings.memory_bytes_max),
+        ("dirty", tuning.dirty.is_none_or(|dirty| dirty.0 == settings.dirty_bytes_max)),
+        ("deltas", tuning.deltas.is_none_or(|deltas| deltas.0 == settings.delta_bytes_max)),
+        ("commit_interval", tuning.commit_interval.is_none_or(|ms| ms == settings.commit_interval_ms)),
+        ("dirty_age", millis(tuning.dirty_age) == settings.dirty_age_max_ms),
+        ("epoch_every", millis(tuning.epoch_every) == status.epoch.every_ms.unwrap_or(0)),
+        ("data", tuning.data.is_none_or(|data| data.name() == settings.data)),
+        (
+            "bypass_after",
+            tuning.bypass_after.is_none_or(|after| Some(after.0) == settings.bypass_after_bytes),
+        ),
+        ("policy", is_same_policy),
+        ("rules", is_same_policy),
+        ("wake_up", tuning.wake_up.name() == settings.wake_up),
+        ("kernel_cache", word_of(KERNEL_CACHE_POLICIES, &tuning.kernel_cache) == settings.kernel_cache),
+        ("threads", tuning.threads.is_none_or(|threads| threads == settings.threads)),
+    ];
+    let given = cli::given_mount_options();
+    match is_same.into_iter().find(|(option, is_same)| !is_same && given(option)) {
+        Some((option, _)) => {
+            Err(WeirError::OtherOption { dir: dir.into(), option: format!("--{}", option.replace('_', "-")) })
         }
+        None => Ok(()),
     }
 }
 

@@ -25,6 +25,7 @@ use stack::{FS_TYPE, StorageStack};
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -105,6 +106,8 @@ struct MountList {
     serving: Vec<Arc<MountedVolume>>,
     /// Volumes that are exported, also while their exports end.
     exports: Vec<ExportedVolume>,
+    /// Threads that end an export and have not told its `weir export` yet.
+    telling: usize,
     /// Mounts that are gone, and whose operations and clients end while others serve.
     closing: Vec<Arc<MountedVolume>>,
     /// Whether a mount is being made.
@@ -376,7 +379,12 @@ impl StoreDaemon {
 
     /// Serves a block volume to the clients of `listener`, until [`end_export`](StoreDaemon::end_export). `at` is the place
     /// where clients connect, for messages.
-    pub(crate) fn export(&self, name: &str, listener: Listener, at: String) -> Result<VolumeId, WeirError> {
+    pub(crate) fn export(
+        &self,
+        name: &str,
+        listener: Listener,
+        (at, requester): (String, Option<UnixStream>),
+    ) -> Result<VolumeId, WeirError> {
         let _turn = self.take_turn();
         let volume = stack::volume_named(&self.stack.store, &self.stack.media.name, name)?;
         self.ensure_unused(&volume)?;
@@ -384,7 +392,7 @@ impl StoreDaemon {
         let id = volume.id;
         self.epochs.note_mount(&volume);
         let is_read_only = self.stack.access == DiskAccess::Read;
-        let export = match ExportedVolume::start(volume, (disk, is_read_only), listener, at) {
+        let export = match ExportedVolume::start(volume, (disk, is_read_only), listener, (at, requester)) {
             Ok(export) => export,
             Err(source) => {
                 self.epochs.note_unmount(id);
@@ -406,16 +414,27 @@ impl StoreDaemon {
         Err(WeirError::Spawn { source: io::Error::other("the daemon is ending") })
     }
 
-    /// Ends an export: its clients are disconnected, and all that they wrote becomes durable. The daemon ends with the last
-    /// one, if it has no mount. Does nothing if the export has ended, or is being ended by another thread.
+    /// Ends an export: its clients are disconnected, and all that they wrote becomes durable. If another thread ends it, waits
+    /// for that. The daemon ends with the last export, if it has no mount.
     pub(crate) fn end_export(&self, volume: VolumeId) -> Result<(), RequestRefusal> {
         let server = {
             let mut mounts = self.mount_list();
             let exported = mounts.exports.iter_mut().find(|one| one.volume.id == volume);
-            exported.and_then(ExportedVolume::take_server)
+            exported.and_then(|exported| {
+                exported.wake_requester();
+                exported.take_server()
+            })
         };
-        let Some(server) = server else { return Ok(()) };
+        let Some(server) = server else {
+            let is_ending = |mounts: &mut MountList| mounts.exports.iter().any(|one| one.volume.id == volume);
+            drop(self.mounts_changed.wait_while(self.mount_list(), is_ending));
+            return self.sync();
+        };
         server.stop();
+        // The last completions may still hold the volume.
+        while self.stack.cache.is_volume_in_use(volume) {
+            std::thread::sleep(CLOSE_STEP);
+        }
         self.epochs.note_unmount(volume);
         let synced = self.sync();
         self.change_mounts(|mounts| {
@@ -423,6 +442,18 @@ impl StoreDaemon {
             mounts.is_ending |= mounts.serves_nothing() && !mounts.is_mounting;
         });
         synced
+    }
+
+    /// Ends an export, and hands the outcome to `tell`. The daemon does not end before `tell` has returned.
+    pub(crate) fn end_export_and_tell<R>(
+        &self,
+        volume: VolumeId,
+        tell: impl FnOnce(Result<(), RequestRefusal>) -> R,
+    ) -> R {
+        self.change_mounts(|mounts| mounts.telling += 1);
+        let told = tell(self.end_export(volume));
+        self.change_mounts(|mounts| mounts.telling -= 1);
+        told
     }
 
     /// The volumes that are exported.
@@ -433,7 +464,8 @@ impl StoreDaemon {
     /// Waits until neither a mount nor an export is left. Returns the mount with which the daemon ends. It is `None` if an
     /// export was the last, or if the last mount ended while another was being made, which then failed.
     pub(crate) fn wait_for_end(&self) -> Option<EndedMount> {
-        let is_served = |mounts: &mut MountList| !mounts.is_ending || !mounts.closing.is_empty();
+        let is_served =
+            |mounts: &mut MountList| !mounts.is_ending || !mounts.closing.is_empty() || mounts.telling > 0;
         let mounts = self.mounts_changed.wait_while(self.mount_list(), is_served);
         mounts.unwrap_or_else(PoisonError::into_inner).last.take()
     }

@@ -2,13 +2,13 @@
 //! wait. Random ones are in `prefix.rs`, `volumes.rs`, `rescue.rs` and `seek.rs`.
 
 use crate::common::meddled::{Meddled, Meddler};
-use crate::common::plain::Machine;
+use crate::common::plain::{Machine, PATIENCE};
 use crate::common::{Disks, Slot, apply_at_once};
 use cache::{
     BackgroundTask, Cache, CacheError, ObjectChange, SpaceReservation, TRANSFER_PAGES_MAX, TransactionCost,
     WaitCause,
 };
-use device::{BLOCK_BYTES, Block, Device, ObjectId, PageNo, PageTransfer, TransferKind, VolumeId};
+use device::{BLOCK_BYTES, Block, Clock, Device, ObjectId, PageNo, PageTransfer, TransferKind, VolumeId};
 use sim_disk::{DiskFaults, SimClock};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -445,7 +445,7 @@ fn behind_a_clone_that_waits_only_clones_wait() {
     write(&machine, &cache, SOURCE, 0, 1);
     let cost = |change: &ObjectChange<'_>| TransactionCost::of(std::slice::from_ref(change));
     let mut admitted = Vec::new();
-    for number in 0..80 {
+    for number in 0..300 {
         let copy = clone(SOURCE, VolumeId::MAIN.object(1000 + number, 1));
         let slot = Slot::new();
         let applying = cache.clone();
@@ -455,16 +455,46 @@ fn behind_a_clone_that_waits_only_clones_wait() {
         };
         cache.admit(cost(&copy), Box::new(apply));
         admitted.push(slot);
+        assert!(cache.status().pending_transfers <= 64);
     }
     let waits = || cache.waits().waiting.iter().map(|one| one.cause).collect::<Vec<_>>();
     assert!(!waits().is_empty());
     assert!(waits().iter().all(|&cause| cause == WaitCause::EarlierCopies), "{:?}", waits());
     let written = [ObjectChange::Write { object: OTHER, offset: 0, bytes: &[7; BLOCK_BYTES] }];
     apply_at_once(&cache, &written).expect("a write passes").expect("space");
-    cache.drain().expect("devices that work");
+    while cache.status().pending_transfers > 0 {
+        cache.step(BackgroundTask::Commit);
+        cache.step(BackgroundTask::WriteBack);
+        assert!(cache.status().pending_transfers <= 64);
+    }
     for (number, slot) in admitted.iter().enumerate() {
         slot.take().unwrap_or_else(|| panic!("clone {number} still waits")).expect("space");
     }
     cache.drain().expect("devices that work");
-    assert_eq!(page(&cache, VolumeId::MAIN.object(1079, 1), 0).expect("all is whole"), 1);
+    assert_eq!(page(&cache, VolumeId::MAIN.object(1299, 1), 0).expect("all is whole"), 1);
+}
+
+#[test]
+fn clones_that_are_stuck_hold_up_others_for_a_while_only() {
+    let machine = Machine { disks: Disks::new(7, 1 << 15, 1024, 64), clock: Arc::new(SimClock::new()) };
+    let cache = machine.open();
+    (0..8).for_each(|number| write(&machine, &cache, SOURCE, 2 * number, 1));
+    (0..8).for_each(|number| write(&machine, &cache, OTHER, 2 * number, 9));
+    cache.drain().expect("devices that work");
+    drop(cache);
+    damage_source(&machine);
+    let cache = machine.open();
+    write(&machine, &cache, SOURCE, 0, 2);
+    let target = |number: u64| VolumeId::MAIN.object(1000 + number, 1);
+    (0..64).for_each(|number| machine.apply(&cache, &[clone(SOURCE, target(number))]).expect("space"));
+    assert_eq!(cache.status().pending_transfers, 64, "they are stuck");
+    let begun = machine.clock.monotonic();
+    let other = VolumeId::MAIN.object((1 << 40) + 1, 1);
+    machine.apply(&cache, &[clone(OTHER, other)]).expect("space");
+    let waited = machine.clock.monotonic() - begun;
+    assert!(waited <= 2 * PATIENCE, "it waited for {waited:?}");
+    let told = machine.wait(&cache, |then| {
+        cache.read(other, 0, 1, 1 << 20, then);
+    });
+    assert_eq!(told.expect("the other source is whole"), [9]);
 }

@@ -280,6 +280,12 @@ fn exports_and_mounts_share_a_daemon() {
     succeeds(weir().arg("unmount").arg(mounted.dir()));
     export.qemu_io(&["read -P 3 5000 5000", "write -P 4 5000 10"]);
     succeeds(weir().args(["volume", "snapshot"]).arg(sandbox.store()).arg("after=disk"));
+    // The daemon takes another mount.
+    let tuned = fails(weir().args(["mount", "--memory", "64MiB"]).arg(sandbox.store()).arg(mounted.dir()));
+    assert_says(&tuned, "--memory: a daemon has the store open");
+    succeeds(weir().arg("mount").arg(sandbox.store()).arg(mounted.dir()));
+    assert_eq!(fs::read(mounted.path("file")).expect("a file"), b"of the file system");
+    succeeds(weir().arg("unmount").arg(mounted.dir()));
     export.end();
     mounted.ended();
     let export = Export { is_read_only: true, ..Export::start(&sandbox, "after") };
