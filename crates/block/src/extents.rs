@@ -70,7 +70,9 @@ impl ExtentSearch {
 
     /// Adds an extent up to the page `next`, or to the end of the range.
     fn note(&mut self, kind: BlockExtentKind, next: Option<PageNo>) {
-        let end = next.map_or(self.left.end, |page| page.offset().min(self.left.end));
+        // The first page may have become a hole since it was found to be data. It then ends the extent.
+        let second = PageNo(PageNo::of(self.left.start).0 + 1);
+        let end = next.map_or(self.left.end, |page| page.max(second).offset().min(self.left.end));
         self.found.push(BlockExtent { len: end - self.left.start, kind });
         self.left.start = end;
     }
