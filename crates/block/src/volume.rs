@@ -5,8 +5,8 @@ use crate::extents::{BlockExtent, ExtentSearch};
 use crate::format::{block_volume_size, data_object};
 use crate::range_parts::parts_of;
 use cache::{
-    Cache, CacheCompletion, CacheError, CacheTransaction, ObjectChange, SyncScope, TransactionCost,
-    VolumeInUse,
+    Cache, CacheCompletion, CacheError, CacheTransaction, ObjectChange, SpaceClaim, SyncScope,
+    TransactionCost, VolumeInUse,
 };
 use device::{BLOCK_BYTES, Lsn, ObjectId, VolumeId};
 use request::Origin;
@@ -23,9 +23,10 @@ const PART_BYTES_MAX: u64 = 1 << 20;
 /// A block volume that is open. While it is, the volume can be neither opened again, nor deleted, renamed or rolled back.
 ///
 /// A write is visible when it is answered, and durable after a later [`sync`](BlockVolume::sync), as on a disk with a
-/// volatile cache. After a crash, each change since then is there as a whole or not at all for each of its parts of 1 MiB,
-/// and none is there without all changes before it. The exception are whole pages that are written in order,
-/// [long enough](Cache::bypass_after): each of them is, as a whole, what it was or what it became.
+/// volatile cache. After a crash, each change since then is there as a whole or not at all, and none is there without all
+/// changes before it. A write of more than 1 MiB is several changes, and so is one of more than half of the buffer's largest
+/// transaction. The exception are whole pages that are written in order, [long enough](Cache::bypass_after): each of them
+/// is, as a whole, what it was or what it became.
 pub struct BlockVolume {
     cache: Cache,
     data: ObjectId,
@@ -129,8 +130,12 @@ impl BlockVolume {
             return done(Ok(()));
         }
         let change = ObjectChange::Zero { object: self.data, offset, len };
+        // Zeros in a part of a page may need a new page, so they must not use the last reserve.
+        let is_whole_pages = (offset | len).is_multiple_of(BLOCK_BYTES as u64);
+        let claim = if is_whole_pages { SpaceClaim::Frees } else { SpaceClaim::Data };
+        let cost = TransactionCost { claim, ..TransactionCost::of(&[change]) };
         let work = move |transaction: &mut CacheTransaction<'_>| transaction.apply(&[change]);
-        self.cache.transact(TransactionCost::of(&[change]), work, move |applied: Result<Lsn, CacheError>| {
+        self.cache.transact(cost, work, move |applied: Result<Lsn, CacheError>| {
             done(applied.map(drop).map_err(BlockVolumeError::from));
         });
     }
