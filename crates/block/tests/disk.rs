@@ -194,6 +194,28 @@ fn extents_are_those_of_what_was_written() {
 }
 
 #[test]
+fn extents_begin_where_a_page_is_discarded_meanwhile() {
+    let mut bench = Bench::new();
+    let disk = bench.open();
+    write(&disk, 0, &[1; 8192]);
+    // From now on the test does the background work.
+    bench.end();
+    let (tell, told) = channel();
+    disk.extents(100, SIZE - 100, 9, Box::new(move |found| tell.send(found).expect("the test waits")));
+    bench.cache.step(BackgroundTask::Fetch);
+    assert!(told.try_recv().is_err(), "only the first page is known to be data");
+    disk.zero(0, 8192, Box::new(|zeroed| zeroed.expect("a change")));
+    let found = loop {
+        match told.try_recv() {
+            Ok(found) => break found.expect("extents"),
+            Err(_) => TASKS.into_iter().for_each(|task| _ = bench.cache.step(task)),
+        }
+    };
+    assert_eq!(found.iter().map(|extent| extent.len).sum::<u64>(), SIZE - 100);
+    assert_eq!((found[0].len, found[0].kind), (4096 - 100, BlockExtentKind::Data), "as it was found first");
+}
+
+#[test]
 fn ranges_past_the_end_change_nothing() {
     let bench = Bench::new();
     let disk = bench.open();
