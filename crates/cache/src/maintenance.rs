@@ -124,11 +124,14 @@ impl StoreMaintainer {
             let full = match self.write_back.drain_step(WriteBackReason::All, &mut scan) {
                 Ok(StepProgress::Worked) => continue,
                 Ok(StepProgress::Idle) => {
-                    let state = self.shared.state();
-                    let Some(error) = state.space.retries.space_error(&state.pages) else {
+                    let mut state = self.shared.state();
+                    let CacheState { space, pages, .. } = &mut *state;
+                    let Some(error) = space.retries.space_error(pages) else {
+                        // A page may have failed and been removed since. If it is written to again, it has not failed yet.
+                        space.retries.retain(|item| item.is_pending(pages));
                         return Ok(());
                     };
-                    scan = DirtyScan::once(state.space.retries.failures());
+                    scan = DirtyScan::once(space.retries.failures());
                     error.clone().into()
                 }
                 Err(error) if error.is_full() => error,
