@@ -1,6 +1,7 @@
 //! Which parts of a block volume hold data, and which are holes.
 
 use crate::error::BlockVolumeError;
+use crate::planted_bug::{BlockBug, is_planted};
 use crate::volume::BlockCompletion;
 use cache::{Cache, CacheError, SeekTarget};
 use device::{BLOCK_BYTES, ObjectId, PageNo};
@@ -59,7 +60,10 @@ impl ExtentSearch {
 
     /// Looks for the first page of a kind in the rest of the range.
     fn seek(self, wanted: SeekTarget, then: impl FnOnce(ExtentSearch, Option<PageNo>) + Send + 'static) {
-        let pages = PageNo::of(self.left.start)..PageNo(self.left.end.div_ceil(BLOCK_BYTES as u64));
+        let mut pages = PageNo::of(self.left.start)..PageNo(self.left.end.div_ceil(BLOCK_BYTES as u64));
+        if is_planted(BlockBug::LastPageIsHole) {
+            pages.end = PageNo::of(self.left.end);
+        }
         let (cache, object) = (self.cache.clone(), self.object);
         let found = move |found: Result<Option<PageNo>, CacheError>| match found {
             Ok(found) => then(self, found),

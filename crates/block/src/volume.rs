@@ -3,6 +3,7 @@
 use crate::error::BlockVolumeError;
 use crate::extents::{BlockExtent, ExtentSearch};
 use crate::format::{block_volume_size, data_object};
+use crate::planted_bug::{BlockBug, is_planted};
 use crate::range_parts::parts_of;
 use cache::{
     Cache, CacheCompletion, CacheError, CacheTransaction, ObjectChange, SpaceClaim, SyncScope,
@@ -95,7 +96,10 @@ impl BlockVolume {
         // A small buffer takes small transactions only.
         let half = self.cache.transaction_bytes_max() / 2;
         let page = BLOCK_BYTES as u64;
-        let part_max = (half / page * page).clamp(page, PART_BYTES_MAX);
+        let mut part_max = (half / page * page).clamp(page, PART_BYTES_MAX);
+        if is_planted(BlockBug::WriteInPages) {
+            part_max = page;
+        }
         let parts: Vec<Range<u64>> = parts_of(range, part_max).collect();
         let gathered = GatheredParts::new(parts.len(), move |parts: Result<Vec<Lsn>, CacheError>| {
             done(parts.map(drop).map_err(BlockVolumeError::from));
@@ -126,9 +130,11 @@ impl BlockVolume {
     /// As of [`write`](BlockVolume::write).
     pub fn zero(&self, offset: u64, len: u64, done: BlockCompletion<()>) {
         let Some(range) = self.range(offset, len) else { return done(Err(BlockVolumeError::PastEnd)) };
+        let range = if is_planted(BlockBug::ZeroWithoutEdges) { whole_pages(range) } else { range };
         if range.is_empty() {
             return done(Ok(()));
         }
+        let (offset, len) = (range.start, range.end - range.start);
         let change = ObjectChange::Zero { object: self.data, offset, len };
         // Zeros in a part of a page may need a new page, so they must not use the last reserve.
         let is_whole_pages = (offset | len).is_multiple_of(BLOCK_BYTES as u64);
@@ -146,7 +152,11 @@ impl BlockVolume {
     /// Those of the buffer and of the store: it is not known then which changes are durable.
     pub fn sync(&self, done: BlockCompletion<()>) {
         let answer = |synced: Result<(), CacheError>| done(synced.map_err(BlockVolumeError::from));
-        self.cache.sync_for(Origin::UNMATCHED, SyncScope::Object(self.data), Box::new(answer));
+        let mut scope = SyncScope::Object(self.data);
+        if is_planted(BlockBug::SyncWithoutBytes) {
+            scope = SyncScope::Logged;
+        }
+        self.cache.sync_for(Origin::UNMATCHED, scope, Box::new(answer));
     }
 
     /// Finds the extents of a range, beginning at its start: at least one, unless the range is empty, and at most
@@ -165,6 +175,12 @@ impl BlockVolume {
         let end = offset.checked_add(len).filter(|&end| end <= self.size)?;
         Some(offset..end)
     }
+}
+
+/// The whole pages of a range.
+fn whole_pages(range: Range<u64>) -> Range<u64> {
+    let page = BLOCK_BYTES as u64;
+    range.start.next_multiple_of(page)..range.end / page * page
 }
 
 /// The outcomes of the parts of a request, which come from any thread, in any order.

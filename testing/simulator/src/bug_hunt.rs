@@ -79,6 +79,10 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::OverwriteBesideWriteBack, 1_000_000),
     (PlantedRule::OverwriteOfAnotherTick, 20_000),
     (PlantedRule::BatchInTwo, 20_000),
+    (PlantedRule::BlockSyncWithoutBytes, 40_000),
+    (PlantedRule::BlockZeroWithoutEdges, 40_000),
+    (PlantedRule::BlockWriteInPages, 40_000),
+    (PlantedRule::BlockLastPageIsHole, 40_000),
 ];
 
 /// The outcome of a hunt.
@@ -299,5 +303,25 @@ mod tests {
     #[test]
     fn a_batch_that_is_two_transactions_is_found() {
         is_found(PlantedRule::BatchInTwo);
+    }
+
+    #[test]
+    fn a_sync_of_a_block_volume_without_its_bypassed_pages_is_found() {
+        is_found(PlantedRule::BlockSyncWithoutBytes);
+    }
+
+    #[test]
+    fn zeros_of_a_block_volume_without_their_edges_are_found() {
+        is_found(PlantedRule::BlockZeroWithoutEdges);
+    }
+
+    #[test]
+    fn a_write_to_a_block_volume_page_by_page_is_found() {
+        is_found(PlantedRule::BlockWriteInPages);
+    }
+
+    #[test]
+    fn a_last_page_of_a_block_volume_that_counts_as_a_hole_is_found() {
+        is_found(PlantedRule::BlockLastPageIsHole);
     }
 }

@@ -1,6 +1,7 @@
 //! The simulated clients: their requests, the requests that still wait for replies, and checks of the
 //! replies.
 
+use crate::block_request::check_extents;
 use crate::change::ModelChange;
 use crate::model::{FsModel, ModelBody, ModelId};
 use crate::oracle::xattr_difference;
@@ -10,6 +11,7 @@ use crate::request_call::{
 };
 use crate::request_generator::ClientRequest;
 use crate::run_state::{RunCounts, SimulationRun};
+use crate::stack::OpenVolume;
 use crash_oracle::SyncedBytes;
 use device::Clock;
 use fs::FsError;
@@ -96,6 +98,7 @@ impl SimulatedClients {
             IssuedRequest::Seek { file, offset, what, .. } => {
                 format!("Seek {what:?} in {file:?} from {offset}")
             }
+            IssuedRequest::Extents { offset, len, .. } => format!("Extents, {len} bytes at {offset}"),
             IssuedRequest::Sync(_) | IssuedRequest::SyncFile(..) => "Sync".to_owned(),
         };
         self.waiting.values().map(|waiting| format!("  {}\n", describe_one(waiting))).collect()
@@ -130,7 +133,9 @@ impl SimulationRun {
             (IssueTime::AfterTurns(_), _) if self.random.once_in(4) => self.workload.give_back(model),
             (_, Some((_, file, offset))) if self.random.once_in(8) => {
                 self.clients.cut = None;
-                ClientRequest::Read { file, offset, len: CUT_READ_BYTES }
+                // A file may be read behind its end, and a block volume may not.
+                let size = model.disk().map_or(u64::MAX, |disk| model.get(disk).content().len() as u64);
+                ClientRequest::Read { file, offset, len: CUT_READ_BYTES.min((size - offset) as usize) }
             }
             _ => self.workload.next(model, self.oracle.bytes(), self.clients.handles(client, volume)),
         }
@@ -190,8 +195,17 @@ impl SimulationRun {
                     vec![file],
                 )
             }
+            ClientRequest::Extents { file, offset, len, count_max } => {
+                let version = self.oracle.now(volume).get(file).version();
+                let asked = IssuedRequest::Extents { file, offset, len, count_max, version };
+                self.wait_for(volume, client, when, asked, vec![file])
+            }
             ClientRequest::Sync => {
                 self.wait_for(volume, client, when, IssuedRequest::Sync(self.oracle.moment()), Vec::new())
+            }
+            ClientRequest::SyncFile(disk) if self.oracle.now(volume).disk().is_some() => {
+                let asked = IssuedRequest::SyncFile(disk, self.oracle.moment());
+                self.wait_for(volume, client, when, asked, vec![disk])
             }
             ClientRequest::SyncFile(file) => {
                 // A removal under way may or may not see that the file was synced. So the removal arrives
@@ -293,32 +307,28 @@ impl SimulationRun {
         let clock = self.media.clock();
         let (model, arrivals, cache) = (self.oracle.now(volume), &self.clients.arrivals, &self.stack().cache);
         let call = RequestCall { model, arrivals, ticket, clock: &clock, cache };
-        let request = call.prepare(&asked);
+        let request = call.prepare(&asked, &self.stack().mount(volume).open, origin);
         self.clients.waiting.insert(ticket, WaitingClient { client, volume, asked, held });
-        let mut fs = self.stack().mount(volume).fs.clone();
-        fs.set_origin(origin);
         match when {
-            IssueTime::Now => request(&fs),
-            IssueTime::AfterTurns(operations) => {
-                self.media.meanwhile.comes_after(operations, Box::new(move || request(&fs)));
-            }
+            IssueTime::Now => request(),
+            IssueTime::AfterTurns(operations) => self.media.meanwhile.comes_after(operations, request),
         }
         Ok(())
     }
 
     fn hold(&mut self, volume: VolumeId, id: ModelId) -> Result<(), String> {
         let ino = number(self.oracle.now(volume), id);
-        self.stack()
-            .mount(volume)
-            .fs
-            .hold(ino)
-            .map_err(|error| format!("hold of {id:?}, {ino:?}: {error}"))?;
+        if let OpenVolume::Fs(fs) = &self.stack().mount(volume).open {
+            fs.hold(ino).map_err(|error| format!("hold of {id:?}, {ino:?}: {error}"))?;
+        }
         *self.clients.holders.entry((volume, id)).or_default() += 1;
         Ok(())
     }
 
     fn unhold(&mut self, volume: VolumeId, id: ModelId) {
-        self.stack().mount(volume).fs.unhold(number(self.oracle.now(volume), id), 1);
+        if let OpenVolume::Fs(fs) = &self.stack().mount(volume).open {
+            fs.unhold(number(self.oracle.now(volume), id), 1);
+        }
         let holders = self.clients.holders.get_mut(&(volume, id)).expect("it was held");
         *holders -= 1;
         if *holders == 0 {
@@ -386,6 +396,9 @@ impl SimulationRun {
                     IssuedRequest::Seek { file, offset, what, .. } => {
                         format!("seek {what:?} in {file:?} from {offset}")
                     }
+                    IssuedRequest::Extents { offset, len, .. } => {
+                        format!("extents, {len} bytes at {offset}")
+                    }
                     IssuedRequest::Sync(_) | IssuedRequest::SyncFile(..) => "sync".to_owned(),
                 };
                 let outcome = self.check_reply(volume, asked, arrival, in_doubt);
@@ -424,6 +437,11 @@ impl SimulationRun {
         let made_up = self.media.log.errors_made_up() > self.errors_at_open;
         match (asked, result) {
             (IssuedRequest::Change(change), Ok(reply)) => self.check_effect(volume, change, &reply, at),
+            (IssuedRequest::Change(ModelChange::Allocate { offset, len, .. }), Err(FsError::NoSpace))
+                if self.oracle.now(volume).disk().is_some() && (offset | len).is_multiple_of(4096) =>
+            {
+                Err("a discard of whole pages is refused for space".into())
+            }
             (IssuedRequest::Change(_), Err(FsError::NoSpace)) => self.check_no_space(reservable, in_doubt),
             (IssuedRequest::Change(change), Err(error)) => {
                 if self.may_fail_with(&error) {
@@ -437,11 +455,10 @@ impl SimulationRun {
             }
             // A read that brings a page into memory can be told ENOSPC where a writer would be: see
             // docs/limits.md.
-            (IssuedRequest::Read { .. } | IssuedRequest::Seek { .. }, Err(FsError::NoSpace))
-                if transfer_waits || made_up =>
-            {
-                Ok(())
-            }
+            (
+                IssuedRequest::Read { .. } | IssuedRequest::Seek { .. } | IssuedRequest::Extents { .. },
+                Err(FsError::NoSpace),
+            ) if transfer_waits || made_up => Ok(()),
             (IssuedRequest::Read { offset, right, .. }, Ok(FsReply::Bytes(bytes))) => {
                 check_read(offset, &right, &bytes)
             }
@@ -450,6 +467,19 @@ impl SimulationRun {
                 // A seek may or may not have seen a change of the file made meanwhile.
                 if inode.version() == version {
                     check_seek(inode.content(), offset, what, &result)
+                } else {
+                    Ok(())
+                }
+            }
+            (
+                IssuedRequest::Extents { file, offset, len, count_max, version },
+                Ok(FsReply::Extents(found)),
+            ) => {
+                let inode = self.oracle.now(volume).get(file);
+                // The search may or may not have seen a change made meanwhile.
+                if inode.version() == version {
+                    let range = offset as usize..(offset + len) as usize;
+                    check_extents(&inode.content()[range], count_max, &found)
                 } else {
                     Ok(())
                 }
@@ -479,7 +509,7 @@ impl SimulationRun {
             return Ok(());
         }
         let is_gone = |parent: ModelId, name: &[u8]| {
-            let found = self.stack().mount(volume).fs.lookup(number(now, parent), name);
+            let found = self.stack().mount(volume).fs().lookup(number(now, parent), name);
             after.lookup(parent, name).is_err() && matches!(found, Err(FsError::NotFound))
         };
         let has_happened = change.unlinked_names().any(|(parent, name)| is_gone(parent, name));
@@ -498,10 +528,14 @@ impl SimulationRun {
             FsReply::Attributes(attributes) => Some(attributes.ino),
             _ => None,
         };
-        // A durable removal took effect before its reply, and time may have passed since.
-        let known = !(self.media.meanwhile.is_slow() && self.is_durable_removal(volume, &change));
+        // A durable removal took effect before its reply, and time may have passed since. A block volume has no
+        // times.
+        let is_block_volume = self.oracle.now(volume).disk().is_some();
+        self.counts.block_changes += u64::from(is_block_volume);
+        let is_durable_removal = self.is_durable_removal(volume, &change);
+        let is_unknown = is_block_volume || is_durable_removal && self.media.meanwhile.is_slow();
         let answered = self.media.clock.monotonic();
-        let made = self.oracle.took_effect((volume, change), ino, known.then_some(at), answered);
+        let made = self.oracle.took_effect((volume, change), ino, (!is_unknown).then_some(at), answered);
         let made = made.map_err(|refusal| format!("succeeded, expected to be refused: {refusal:?}"))?;
         self.remember_for_reads(volume, &touched);
         if let (Some(id), FsReply::Attributes(attributes)) = (made.or(touched.first().copied()), reply) {
@@ -555,7 +589,7 @@ impl SimulationRun {
 
     fn check_at_once(&self, volume: VolumeId, request: &ClientRequest) -> Result<(), String> {
         let (mounted, model) = (self.stack().mount(volume), self.oracle.now(volume));
-        let fs = &mounted.fs;
+        let fs = mounted.fs();
         match request {
             ClientRequest::Lookup { parent, name } => {
                 let found = fs.lookup(number(model, *parent), name);

@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+mod block_request;
 mod buffer_replacement;
 mod bug_hunt;
 mod change;
@@ -93,7 +94,7 @@ fn run_and_print(options: &SimulatorOptions) -> Option<RunSummary> {
 
 /// Runs several seeds. On odd seeds the disks make errors at times.
 fn seeds_command(options: &SimulatorOptions, seeds: u64) -> bool {
-    let (mut operations, mut crashes, mut errors) = (0, 0, 0);
+    let (mut operations, mut crashes, mut errors, mut block_changes) = (0, 0, 0, 0);
     for seed in options.seed..options.seed + seeds {
         let faults = options.faults || seed % 2 == 1;
         let Some(summary) = run_and_print(&SimulatorOptions { seed, faults, ..options.clone() }) else {
@@ -102,9 +103,11 @@ fn seeds_command(options: &SimulatorOptions, seeds: u64) -> bool {
         operations += summary.counts.operations;
         crashes += summary.counts.crashes();
         errors += summary.counts.errors_made_up;
+        block_changes += summary.counts.block_changes;
     }
     println!(
-        "{seeds} seeds: {operations} operations, {crashes} crashes, {errors} device errors: no promise broken"
+        "{seeds} seeds: {operations} operations ({block_changes} changes of block volumes), {crashes} crashes, \
+         {errors} device errors: no promise broken"
     );
     true
 }
@@ -151,7 +154,8 @@ fn print_summary(options: &SimulatorOptions, summary: &RunSummary) {
     let volumes = &counts.volumes;
     println!(
         "  copies of volumes: {}; {} changes meanwhile; volumes created: {}; found after crashes: {}; renamed: {}; \
-         deleted: {}; mounted: {}; unmounted: {}; crashes of several mounted ones: {}; looked at: {}",
+         deleted: {}; mounted: {}; unmounted: {}; crashes of several mounted ones: {}; looked at: {}; block volumes \
+         created: {}; changes of block volumes: {}",
         volumes.copies,
         volumes.meanwhile,
         volumes.creations,
@@ -161,7 +165,9 @@ fn print_summary(options: &SimulatorOptions, summary: &RunSummary) {
         volumes.mounts,
         volumes.unmounts,
         volumes.crashes_of_several,
-        volumes.looks
+        volumes.looks,
+        volumes.block_creations,
+        counts.block_changes
     );
     println!(
         "  buffers replaced: {}; stores grown: {}; volumes rescued and looked at: {}; changes refused midway: {}",

@@ -52,6 +52,8 @@ impl SimulationRun {
         let watchdog = StuckRunWatchdog::new(repeat_line(&self.options));
         let mut told = Instant::now();
         self.new_life();
+        self.begin_with_block_volume()?;
+        self.live_or_die()?;
         while self.counts.operations < self.options.operations || self.counts.crashes() < self.options.crashes
         {
             watchdog.turn();

@@ -28,7 +28,13 @@ pub(crate) struct FsModel {
     next: ModelId,
     /// The path of whole pages that may bypass the buffer.
     pub(crate) bypass: WritePath,
+    /// The only file of a block volume. `None` in a file system.
+    disk: Option<ModelId>,
 }
+
+/// The name and the number of the file that stands for the bytes of a block volume.
+pub(crate) const DISK_NAME: &[u8] = b"disk";
+pub(crate) const DISK_INO: Ino = Ino(2);
 
 #[derive(Debug, Clone)]
 pub(crate) struct ModelInode {
@@ -170,7 +176,24 @@ impl FsModel {
             inodes: BTreeMap::from([(ModelId::ROOT, root)]),
             next: ModelId(2),
             bypass: WritePath::Logged,
+            disk: None,
         }
+    }
+
+    /// A block volume of `size` zeros: a file below the root, without times.
+    pub(crate) fn block_volume(size: u64) -> FsModel {
+        let mut model = FsModel::new();
+        let body = ModelBody::File(CrashFile::zeros(size as usize));
+        let disk = ModelInode::new(body, 0o600, None);
+        let disk = model.add(ModelId::ROOT, DISK_NAME, disk, None).expect("the root is empty");
+        model.get_mut(disk).ino = Some(DISK_INO);
+        model.disk = Some(disk);
+        model
+    }
+
+    /// The file that stands for the bytes of a block volume. `None` in a file system.
+    pub(crate) fn disk(&self) -> Option<ModelId> {
+        self.disk
     }
 
     pub(crate) fn get(&self, id: ModelId) -> &ModelInode {
@@ -200,8 +223,11 @@ impl FsModel {
         self.names(parent)?.get(name).copied().ok_or(ChangeErrno::NotFound)
     }
 
-    /// The bytes of all regular files.
+    /// The bytes of all regular files. A block volume counts as none: its size never changes.
     pub(crate) fn bytes(&self) -> u64 {
+        if self.disk.is_some() {
+            return 0;
+        }
         self.inodes.values().map(|inode| inode.content().len() as u64).sum()
     }
 

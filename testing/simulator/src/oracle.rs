@@ -209,13 +209,8 @@ impl HistoryOracle {
 
 impl UnmountedStates {
     /// The only possible state is `model`.
-    fn of(model: FsModel) -> UnmountedStates {
+    pub(crate) fn of(model: FsModel) -> UnmountedStates {
         UnmountedStates { history: CrashHistory::new(model), outstanding: Vec::new() }
-    }
-
-    /// An empty file system.
-    pub(crate) fn empty() -> UnmountedStates {
-        UnmountedStates::of(FsModel::new())
     }
 
     /// Whether only one state is possible.

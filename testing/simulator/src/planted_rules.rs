@@ -135,6 +135,14 @@ pub(crate) enum PlantedRule {
     OverwriteOfAnotherTick,
     /// A batch is two transactions.
     BatchInTwo,
+    /// A sync of a block volume does not wait for its bypassed pages.
+    BlockSyncWithoutBytes,
+    /// Zeros of a block volume leave pages that they cover in part as they are.
+    BlockZeroWithoutEdges,
+    /// Each page of a write to a block volume is a transaction.
+    BlockWriteInPages,
+    /// The extents of a block volume call the last page of a range a hole, if the range ends within it.
+    BlockLastPageIsHole,
 }
 
 impl PlantedRule {
@@ -232,11 +240,22 @@ impl PlantedRule {
         }
     }
 
+    fn in_block(self) -> Option<block::BlockBug> {
+        match self {
+            PlantedRule::BlockSyncWithoutBytes => Some(block::BlockBug::SyncWithoutBytes),
+            PlantedRule::BlockZeroWithoutEdges => Some(block::BlockBug::ZeroWithoutEdges),
+            PlantedRule::BlockWriteInPages => Some(block::BlockBug::WriteInPages),
+            PlantedRule::BlockLastPageIsHole => Some(block::BlockBug::LastPageIsHole),
+            _ => None,
+        }
+    }
+
     /// Plants a rule for the whole thread, or none. A rule of one store or buffer is planted when that is
     /// opened.
     pub(crate) fn for_this_thread(plant: Option<PlantedRule>) {
         cache::plant(plant.and_then(PlantedRule::in_cache));
         store::plant(plant.and_then(PlantedRule::in_store));
         fs::plant(plant.and_then(PlantedRule::in_fs));
+        block::plant(plant.and_then(PlantedRule::in_block));
     }
 }

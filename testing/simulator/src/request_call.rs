@@ -2,10 +2,13 @@
 
 use crate::change::ModelChange;
 use crate::model::{CALLER, FsModel, ModelId};
+use crate::stack::OpenVolume;
+use block::BlockExtent;
 use cache::Cache;
 use crash_oracle::HistoryMoment;
 use device::Clock;
 use fs::{BatchChange, FileAttributes, Fs, FsCompletion, FsError, Ino, SeekWhence, SetAttributes, SetTime};
+use request::Origin;
 use std::sync::{Arc, Mutex};
 use store::RESERVED_BLOCKS_PER_PAGE;
 
@@ -35,6 +38,7 @@ pub(crate) enum FsReply {
     Attributes(FileAttributes),
     Bytes(Vec<u8>),
     Place(u64),
+    Extents(Vec<BlockExtent>),
 }
 
 /// A request whose client waits for the reply.
@@ -54,8 +58,16 @@ pub(crate) enum IssuedRequest {
         what: SeekWhence,
         version: u64,
     },
+    /// A search for the extents of a block volume.
+    Extents {
+        file: ModelId,
+        offset: u64,
+        len: u64,
+        count_max: usize,
+        version: u64,
+    },
     Sync(HistoryMoment),
-    /// A sync of one file.
+    /// A sync of one file, or of one block volume.
     SyncFile(ModelId, HistoryMoment),
 }
 
@@ -74,10 +86,13 @@ pub(crate) struct RequestCall<'a> {
 }
 
 /// A request, ready to be issued at any moment.
-pub(crate) type PreparedRequest = Box<dyn FnOnce(&Fs) + Send>;
+pub(crate) type PreparedRequest = Box<dyn FnOnce() + Send>;
+
+/// A request to a file system, ready to be issued at any moment.
+type PreparedFsRequest = Box<dyn FnOnce(&Fs) + Send>;
 
 impl RequestCall<'_> {
-    fn done<T: 'static>(&self, reply: fn(T) -> FsReply) -> FsCompletion<T> {
+    pub(crate) fn done<T: 'static>(&self, reply: fn(T) -> FsReply) -> FsCompletion<T> {
         let (arrivals, ticket, clock) = (self.arrivals.clone(), self.ticket, self.clock.clone());
         let (store, cache) = (self.cache.store().clone(), Arc::downgrade(self.cache));
         Box::new(move |result| {
@@ -91,8 +106,24 @@ impl RequestCall<'_> {
         })
     }
 
-    /// Prepares a request, so that only the call itself remains.
-    pub(crate) fn prepare(&self, asked: &IssuedRequest) -> PreparedRequest {
+    /// Prepares a request of `origin`, so that only the call itself remains. A block volume knows no origins.
+    pub(crate) fn prepare(
+        &self,
+        asked: &IssuedRequest,
+        volume: &OpenVolume,
+        origin: Origin,
+    ) -> PreparedRequest {
+        match volume {
+            OpenVolume::Fs(fs) => {
+                let (request, mut fs) = (self.prepare_for_fs(asked), fs.clone());
+                fs.set_origin(origin);
+                Box::new(move || request(&fs))
+            }
+            OpenVolume::Block(volume) => self.prepare_for_block_volume(asked, volume),
+        }
+    }
+
+    fn prepare_for_fs(&self, asked: &IssuedRequest) -> PreparedFsRequest {
         match asked {
             IssuedRequest::Change(change) => self.prepare_change(change.clone()),
             IssuedRequest::Read { file, offset, len, .. } => {
@@ -117,6 +148,7 @@ impl RequestCall<'_> {
                 let done = self.done(FsReply::Place);
                 Box::new(move |fs| fs.seek(ino, offset, what, done))
             }
+            IssuedRequest::Extents { .. } => unreachable!("a file is asked for holes by seeks"),
             IssuedRequest::Sync(_) => {
                 let done = self.done(|()| FsReply::Done);
                 Box::new(move |fs| fs.sync(done))
@@ -128,7 +160,7 @@ impl RequestCall<'_> {
         }
     }
 
-    fn prepare_change(&self, change: ModelChange) -> PreparedRequest {
+    fn prepare_change(&self, change: ModelChange) -> PreparedFsRequest {
         let (attributes, done) = (self.done(FsReply::Attributes), self.done(|()| FsReply::Done));
         let inode = |id: ModelId| number(self.model, id);
         match change {
@@ -197,7 +229,7 @@ impl RequestCall<'_> {
     }
 
     /// Prepares a change that neither adds nor removes a name.
-    fn prepare_change_of_inode(&self, change: ModelChange) -> PreparedRequest {
+    fn prepare_change_of_inode(&self, change: ModelChange) -> PreparedFsRequest {
         let (attributes, done) = (self.done(FsReply::Attributes), self.done(|()| FsReply::Done));
         let inode = |id: ModelId| number(self.model, id);
         let set = SetAttributes::default();

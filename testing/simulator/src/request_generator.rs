@@ -38,10 +38,17 @@ pub(crate) enum ClientRequest {
         offset: u64,
         what: SeekWhence,
     },
+    /// Asks a block volume for the extents of a range.
+    Extents {
+        file: ModelId,
+        offset: u64,
+        len: u64,
+        count_max: usize,
+    },
     /// Reads the names and values of all extended attributes.
     ListXattrs(ModelId),
     Sync,
-    /// Syncs one file. From then on the removal of the file is durable, as long as a client holds the file.
+    /// Syncs one file, or one block volume. From then on the removal of the file is durable, as long as a client holds the file.
     SyncFile(ModelId),
     Lookup {
         parent: ModelId,
@@ -96,6 +103,8 @@ pub(crate) struct RequestGenerator {
     whole_pages: Option<SeededRng>,
     /// What bypasses the buffer.
     bypasses: BypassScope,
+    /// The end of the last write to a block volume. The next one may continue there.
+    written_until: u64,
     /// Draws batches, for half of the seeds.
     batches: Option<SeededRng>,
 }
@@ -157,6 +166,7 @@ impl RequestGenerator {
             read_until: None,
             whole_pages: None,
             bypasses: BypassScope::Nothing,
+            written_until: 0,
             batches: seed.is_multiple_of(2).then(|| SeededRng::new(seed ^ BATCHES_SEED)),
         }
     }
@@ -196,6 +206,9 @@ impl RequestGenerator {
     /// volumes have `bytes` bytes.
     pub(crate) fn next(&mut self, model: &FsModel, bytes: u64, handles: &[ModelId]) -> ClientRequest {
         self.freeing = self.freeing.saturating_sub(1);
+        if let Some(disk) = model.disk() {
+            return self.next_to_block_volume(disk, model.get(disk).content().len() as u64);
+        }
         if self.freeing > 0 || bytes > self.bytes_max() {
             return self.give_back(model);
         }
@@ -221,6 +234,9 @@ impl RequestGenerator {
     }
 
     pub(crate) fn give_back(&mut self, model: &FsModel) -> ClientRequest {
+        if let Some(disk) = model.disk() {
+            return self.zero_of_block_volume(disk, model.get(disk).content().len() as u64);
+        }
         match (self.some_name(model), self.some_file(model, &[])) {
             (_, Some(file)) if self.random.once_in(2) => {
                 let size = self.random.below(model.get(file).content().len() as u64 + 1);
@@ -230,6 +246,88 @@ impl RequestGenerator {
                 ClientRequest::Change(ModelChange::Unlink { parent, name })
             }
             _ => ClientRequest::Sync,
+        }
+    }
+
+    /// Draws the next request to a block volume of `size` bytes.
+    fn next_to_block_volume(&mut self, disk: ModelId, size: u64) -> ClientRequest {
+        if self.freeing > 0 {
+            return self.zero_of_block_volume(disk, size);
+        }
+        let RequestWeights { writes, sizes, reads, syncs, .. } = self.mood;
+        let mut dice = self.random.below(writes + sizes + reads + syncs + 1);
+        for (weight, draw) in [
+            (writes, RequestGenerator::write_to_block_volume as fn(&mut RequestGenerator, _, _) -> _),
+            (sizes, RequestGenerator::zero_of_block_volume),
+            (reads, RequestGenerator::look_at_block_volume),
+        ] {
+            if dice < weight {
+                return draw(self, disk, size);
+            }
+            dice -= weight;
+        }
+        if self.random.once_in(4) { ClientRequest::Sync } else { ClientRequest::SyncFile(disk) }
+    }
+
+    /// A write of at most [`WRITE_BYTES_MAX`], so that it is one transaction.
+    fn write_to_block_volume(&mut self, disk: ModelId, size: u64) -> ClientRequest {
+        let len = self.write_len();
+        let len = if self.mood.filling && self.random.once_in(2) { WRITE_BYTES_MAX } else { len };
+        let hot = self.random.below(100) < self.mood.hot;
+        let offset = match self.random.below(10) {
+            _ if hot => self.random.below(2 * PAGE),
+            0..=3 => self.written_until,
+            4 => size.saturating_sub(len),
+            5..=6 => self.random.below(size),
+            7 => self.random.below(size) / PAGE * PAGE,
+            _ => self.random.below(size) / 512 * 512,
+        };
+        let offset = if offset < size { offset } else { 0 };
+        let (offset, len) = if self.whole_pages.as_mut().is_some_and(|random| random.once_in(2)) {
+            (offset / PAGE * PAGE, len.next_multiple_of(PAGE))
+        } else {
+            (offset, len)
+        };
+        let bytes = Arc::new(self.bytes(len.min(size - offset)));
+        self.written_until = offset + bytes.len() as u64;
+        ClientRequest::Change(ModelChange::Write { file: disk, offset, bytes, bypasses: self.bypasses })
+    }
+
+    fn zero_of_block_volume(&mut self, disk: ModelId, size: u64) -> ClientRequest {
+        let unit = [1, 512, PAGE][self.random.below(3) as usize];
+        let offset = self.random.below(size) / unit * unit;
+        let len_max = if self.random.once_in(4) { size } else { FILE_BYTES_MAX };
+        let len = (unit * (1 + self.random.below(len_max / unit))).min(size - offset);
+        let (what, size) = (FallocateMode::ZeroRange, SizePolicy::Keep);
+        ClientRequest::Change(ModelChange::Allocate { file: disk, what, offset, len, size })
+    }
+
+    /// Reads a range of a block volume, or asks for its extents.
+    fn look_at_block_volume(&mut self, disk: ModelId, size: u64) -> ClientRequest {
+        let offset = if self.random.once_in(8) { 0 } else { self.random.below(size) };
+        let len = match self.random.below(8) {
+            0 => size,
+            1..=2 => self.random.below(100),
+            3..=4 => PAGE,
+            5 => self.random.below(3 * PAGE),
+            _ => self.random.below(64 << 10),
+        };
+        let len = len.min(size - offset);
+        if self.random.once_in(4) {
+            let count_max = 1 + self.random.below(20) as usize;
+            return ClientRequest::Extents { file: disk, offset, len, count_max };
+        }
+        ClientRequest::Read { file: disk, offset, len: len as usize }
+    }
+
+    fn write_len(&mut self) -> u64 {
+        match self.random.below(10) {
+            0..=3 => 1 + self.random.below(200),
+            4..=5 => 512 * (1 + self.random.below(8)),
+            6 => PAGE * (1 + self.random.below(4)),
+            7 => 1 + self.random.below(2 * PAGE),
+            8 => 1 + self.random.below(WRITE_BYTES_MAX / 4),
+            _ => 1 + self.random.below(WRITE_BYTES_MAX),
         }
     }
 
@@ -252,14 +350,7 @@ impl RequestGenerator {
             _ if self.mood.filling => BIG_FILE_BYTES_MAX,
             _ => FILE_BYTES_MAX,
         };
-        let len = match self.random.below(10) {
-            0..=3 => 1 + self.random.below(200),
-            4..=5 => 512 * (1 + self.random.below(8)),
-            6 => PAGE * (1 + self.random.below(4)),
-            7 => 1 + self.random.below(2 * PAGE),
-            8 => 1 + self.random.below(WRITE_BYTES_MAX / 4),
-            _ => 1 + self.random.below(WRITE_BYTES_MAX),
-        };
+        let len = self.write_len();
         let len = if self.mood.filling && self.random.once_in(2) { WRITE_BYTES_MAX } else { len };
         let hot = self.random.below(100) < self.mood.hot;
         let offset = match self.random.below(10) {

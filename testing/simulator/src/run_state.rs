@@ -63,6 +63,8 @@ pub(crate) struct RunCounts {
     /// Errors reported to clients because a disk made one up.
     pub(crate) errors_told: u64,
     pub(crate) errors_made_up: u64,
+    /// Changes of block volumes that took effect.
+    pub(crate) block_changes: u64,
     pub(crate) volumes: VolumeCounts,
 }
 

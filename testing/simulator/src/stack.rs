@@ -1,12 +1,14 @@
 //! The stack under test, from the file system down, on simulated media.
 
+use crate::block_request::fs_error;
 use crate::event_log::{EventLog, MediumRole};
 use crate::instrumented_disk::InstrumentedDisk;
 use crate::interleaving::Interleaving;
-use crate::model::CALLER;
+use crate::model::{CALLER, DISK_INO, DISK_NAME};
 use crate::options::SimulatorOptions;
 use crate::planted_rules::PlantedRule;
 use crate::request_generator::WorkloadProfile;
+use block::{BlockVolume, SECTOR_BYTES, block_volume_size, new_block_volume};
 use cache::{BackgroundTask, Cache, CacheError, CacheSettings, FetchMode, RecoveredBuffer, StepProgress};
 use crash_oracle::BypassScope;
 use device::{Clock, Device, SeededRng, StoreId};
@@ -51,6 +53,10 @@ const LENT_ONE_IN: u64 = 10;
 /// Mixed into the seed. In one run in four the store and the buffer grow, up to [`GROWTHS`] times together.
 const GROWS: u64 = 0x6209;
 const GROWTHS: u32 = 4;
+/// Mixed into the seed. Half of the runs make block volumes, too.
+const BLOCKS: u64 = 0xb10c;
+/// The largest sizes of block volumes, in bytes. The last one needs two reads of the cache.
+const BLOCK_VOLUME_BYTES: [u64; 4] = [64 << 10, 128 << 10, 320 << 10, 1100 << 10];
 /// The identity that store and buffer share.
 pub(crate) const ID: StoreId = StoreId(*b"simulated store!");
 /// The limit of steps that a read may need to complete.
@@ -76,6 +82,8 @@ pub(crate) struct SimulatedMedia {
     classes: Option<SeededRng>,
     /// Whether the journal mode changes during a life.
     switches_order: bool,
+    /// Draws block volumes. `None` if all volumes of this run have file systems.
+    blocks: Option<SeededRng>,
     segment_blocks: u32,
     /// The limit of map nodes in memory. `None` keeps the store's own limit.
     nodes_max: Option<usize>,
@@ -132,6 +140,7 @@ impl SimulatedMedia {
                 && SeededRng::new(options.seed ^ CLASSES).once_in(2))
             .then(|| SeededRng::new(seed ^ CLASSES)),
             switches_order: SeededRng::new(options.seed ^ SWITCHES).once_in(2),
+            blocks: SeededRng::new(options.seed ^ BLOCKS).once_in(2).then(|| SeededRng::new(seed ^ BLOCKS)),
             segment_blocks,
             nodes_max,
             plant: options.plant,
@@ -196,6 +205,17 @@ impl SimulatedMedia {
         Some((after, self.classes.as_mut().is_some_and(|classes| !classes.once_in(3))))
     }
 
+    /// Draws whether the next new volume is a block volume, and its size.
+    pub(crate) fn draw_block_volume(&mut self) -> Option<u64> {
+        let blocks = self.blocks.as_mut()?;
+        if blocks.once_in(3) {
+            return None;
+        }
+        let bytes_max = blocks.pick(&BLOCK_VOLUME_BYTES);
+        // Most have a last page that is not whole.
+        Some(bytes_max - SECTOR_BYTES * blocks.below(bytes_max / SECTOR_BYTES / 2))
+    }
+
     /// Copies the disks as they are, onto a power supply of their own.
     pub(crate) fn fork(&self, seed: u64, options: &SimulatorOptions) -> SimulatedMedia {
         let power = PowerSupply::new();
@@ -227,14 +247,23 @@ impl SimulatedMedia {
         buffer::Buffer::format(&*self.device(MediumRole::Buffer), ID)
             .map_err(|error| format!("format: {error}"))?;
         let cache = self.open_cache()?;
-        self.create_volume(&cache, MAIN_VOLUME_NAME).map_err(|error| format!("create: {error}"))?;
+        self.create_volume(&cache, MAIN_VOLUME_NAME, None).map_err(|error| format!("create: {error}"))?;
         cache.drain().map_err(|error| format!("drain: {error}"))
     }
 
-    /// Makes a volume with an empty file system.
-    pub(crate) fn create_volume(&self, cache: &Cache, name: &str) -> Result<VolumeId, CacheError> {
-        let pages =
-            Fs::create(&*self.clock, CALLER, *b"not a secret at ").expect("it fits into an empty volume");
+    /// Makes a block volume of a size, or a volume with an empty file system.
+    pub(crate) fn create_volume(
+        &self,
+        cache: &Cache,
+        name: &str,
+        block_volume: Option<u64>,
+    ) -> Result<VolumeId, CacheError> {
+        let pages = match block_volume {
+            Some(size) => new_block_volume(size).expect("sizes are whole sectors"),
+            None => {
+                Fs::create(&*self.clock, CALLER, *b"not a secret at ").expect("it fits into an empty volume")
+            }
+        };
         cache.create_volume(&NewVolume { name, ..NewVolume::default() }, &pages)
     }
 
@@ -310,11 +339,23 @@ impl SimulatedMedia {
         Ok(mounted)
     }
 
-    /// Opens the file system of a volume above a cache.
+    /// Opens a volume above a cache, as what it is.
     pub(crate) fn mount(&self, cache: &Arc<Cache>, volume: VolumeId) -> Result<MountedVolume, String> {
-        let fs = Fs::open(cache.clone(), volume, self.clock.clone());
-        let fs = fs.map_err(|error| format!("Fs::open: volume {volume}: {error}"))?;
-        Ok(MountedVolume { clock: self.clock.clone(), fs, cache: cache.clone() })
+        let size = block_volume_size(cache, volume);
+        let size = size.map_err(|error| format!("block_volume_size: volume {volume}: {error}"))?;
+        let open = match size {
+            Some(_) => {
+                let opened = BlockVolume::open(cache, volume);
+                let opened =
+                    opened.map_err(|error| format!("BlockVolume::open: volume {volume}: {error}"))?;
+                OpenVolume::Block(Arc::new(opened))
+            }
+            None => {
+                let fs = Fs::open(cache.clone(), volume, self.clock.clone());
+                OpenVolume::Fs(fs.map_err(|error| format!("Fs::open: volume {volume}: {error}"))?)
+            }
+        };
+        Ok(MountedVolume { clock: self.clock.clone(), open, cache: cache.clone() })
     }
 
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
@@ -405,11 +446,18 @@ pub(crate) struct SimulatedStack {
     pub(crate) mounts: BTreeMap<VolumeId, MountedVolume>,
 }
 
-/// The open file system of one volume.
+/// A volume that is open.
 pub(crate) struct MountedVolume {
     clock: Arc<SimClock>,
-    pub(crate) fs: Fs,
+    pub(crate) open: OpenVolume,
     cache: Arc<Cache>,
+}
+
+/// A volume that is open, as what it is.
+#[derive(Clone)]
+pub(crate) enum OpenVolume {
+    Fs(Fs),
+    Block(Arc<BlockVolume>),
 }
 
 /// Everything that programs can see of a file system.
@@ -428,10 +476,48 @@ pub(crate) enum SeenBody {
     Node(u32),
 }
 
+impl SeenTree {
+    /// The tree that stands for a block volume: a file below the root, as
+    /// [`FsModel::block_volume`](crate::model::FsModel::block_volume) makes it.
+    fn of_block_volume(content: Vec<u8>) -> SeenTree {
+        let attributes = |ino, kind, size, mode, links| FileAttributes {
+            ino,
+            generation: 0,
+            kind,
+            size,
+            stored_bytes: 0,
+            mode,
+            links,
+            uid: CALLER.uid,
+            gid: CALLER.gid,
+            device: 0,
+            accessed: 0,
+            modified: 0,
+            changed: 0,
+            created: 0,
+        };
+        let root = SeenInode {
+            attributes: attributes(Ino::ROOT, FileKind::Directory, 0, 0o755, 2),
+            body: SeenBody::Directory(BTreeMap::from([(DISK_NAME.to_vec(), DISK_INO)])),
+            xattrs: BTreeMap::new(),
+        };
+        let disk = SeenInode {
+            attributes: attributes(DISK_INO, FileKind::File, content.len() as u64, 0o600, 1),
+            body: SeenBody::File(content),
+            xattrs: BTreeMap::new(),
+        };
+        SeenTree(BTreeMap::from([(Ino::ROOT, root), (DISK_INO, disk)]))
+    }
+}
+
 /// Runs the self-checks of the store and of file systems above it. Returns their findings as an error.
 fn check<'a>(cache: &Cache, mounts: impl Iterator<Item = &'a MountedVolume>) -> Result<(), String> {
     let mut findings = Vec::new();
-    mounts.for_each(|one| one.fs.check(&mut |finding| findings.push(format!("fs: {finding:?}"))));
+    for one in mounts {
+        if let OpenVolume::Fs(fs) = &one.open {
+            fs.check(&mut |finding| findings.push(format!("fs: {finding:?}")));
+        }
+    }
     cache.store().maintenance().check(&mut |finding| findings.push(format!("store: {finding}")));
     if findings.is_empty() { Ok(()) } else { Err(format!("the check finds:\n  {}", findings.join("\n  "))) }
 }
@@ -468,16 +554,35 @@ impl MountedVolume {
         check(&self.cache, std::iter::once(self))
     }
 
-    /// Walks the whole tree and reads every byte.
+    /// The file system of a volume that is known to have one.
+    pub(crate) fn fs(&self) -> &Fs {
+        match &self.open {
+            OpenVolume::Fs(fs) => fs,
+            OpenVolume::Block(_) => unreachable!("a block volume is asked for no names"),
+        }
+    }
+
+    /// Walks the whole tree and reads every byte. The tree of a block volume has one file.
     pub(crate) fn look(&self) -> Result<SeenTree, String> {
+        match &self.open {
+            OpenVolume::Fs(_) => self.look_at_tree(),
+            OpenVolume::Block(volume) => {
+                let content = self.content(DISK_INO, volume.size())?;
+                Ok(SeenTree::of_block_volume(content))
+            }
+        }
+    }
+
+    fn look_at_tree(&self) -> Result<SeenTree, String> {
         let mut seen = BTreeMap::new();
         let mut wanted = vec![Ino::ROOT];
         while let Some(ino) = wanted.pop() {
-            let attributes = self.fs.attributes(ino).map_err(|error| format!("stat of {ino:?}: {error}"))?;
+            let attributes =
+                self.fs().attributes(ino).map_err(|error| format!("stat of {ino:?}: {error}"))?;
             let body = match attributes.kind {
-                FileKind::File => SeenBody::File(self.content(&attributes)?),
+                FileKind::File => SeenBody::File(self.content(ino, attributes.size)?),
                 FileKind::Symlink => {
-                    let target = self.fs.read_link(ino);
+                    let target = self.fs().read_link(ino);
                     SeenBody::Symlink(target.map_err(|error| format!("readlink of {ino:?}: {error}"))?)
                 }
                 FileKind::Directory => {
@@ -495,8 +600,8 @@ impl MountedVolume {
 
     /// Reads all extended attributes.
     pub(crate) fn xattrs(&self, ino: Ino) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, String> {
-        let names = self.fs.xattr_names(ino).map_err(|error| format!("listxattr of {ino:?}: {error}"))?;
-        let value = |name: Vec<u8>| match self.fs.xattr(ino, &name) {
+        let names = self.fs().xattr_names(ino).map_err(|error| format!("listxattr of {ino:?}: {error}"))?;
+        let value = |name: Vec<u8>| match self.fs().xattr(ino, &name) {
             Ok(value) => Ok((name, value)),
             Err(error) => Err(format!("{} of {ino:?} is listed: {error}", name.escape_ascii())),
         };
@@ -513,14 +618,14 @@ impl MountedVolume {
             }
             true
         };
-        self.fs
+        self.fs()
             .read_directory(directory, 0, &mut entry)
             .map_err(|error| format!("readdir of {directory:?}: {error}"))?;
         if let Some(name) = twice {
             return Err(format!("{directory:?} lists {} twice", name.escape_ascii()));
         }
         for (name, &(ino, kind)) in &names {
-            let found = self.fs.lookup(directory, name);
+            let found = self.fs().lookup(directory, name);
             let found = found.map_err(|error| format!("{} is listed: {error}", name.escape_ascii()))?;
             if (found.ino, found.kind) != (ino, kind) {
                 return Err(format!(
@@ -529,23 +634,23 @@ impl MountedVolume {
                 ));
             }
             if kind == FileKind::Directory
-                && !matches!(self.fs.parent(ino), Ok(parent) if parent == directory)
+                && !matches!(self.fs().parent(ino), Ok(parent) if parent == directory)
             {
-                let parent = self.fs.parent(ino);
+                let parent = self.fs().parent(ino);
                 return Err(format!("{} in {directory:?}: its parent is {parent:?}", name.escape_ascii()));
             }
         }
         Ok(names.into_iter().map(|(name, (ino, _))| (name, ino)).collect())
     }
 
-    fn content(&self, attributes: &FileAttributes) -> Result<Vec<u8>, String> {
+    fn content(&self, ino: Ino, size: u64) -> Result<Vec<u8>, String> {
         let mut content = Vec::new();
-        while (content.len() as u64) < attributes.size {
+        while (content.len() as u64) < size {
             let offset = content.len() as u64;
-            let len = (attributes.size - offset).min(READ_BYTES_MAX) as usize;
-            let bytes = self.read(attributes.ino, offset, len)?;
+            let len = (size - offset).min(READ_BYTES_MAX) as usize;
+            let bytes = self.read(ino, offset, len)?;
             if bytes.len() != len {
-                return Err(format!("{:?}: read {} of {len} bytes at {offset}", attributes.ino, bytes.len()));
+                return Err(format!("{ino:?}: read {} of {len} bytes at {offset}", bytes.len()));
             }
             content.extend(bytes);
         }
@@ -557,7 +662,12 @@ impl MountedVolume {
         let reply = Arc::new(Mutex::new(None));
         let slot = reply.clone();
         let done = move |result| *slot.lock().expect("nobody panics with it") = Some(result);
-        self.fs.read(ino, offset, len, Box::new(done));
+        match &self.open {
+            OpenVolume::Fs(fs) => fs.read(ino, offset, len, Box::new(done)),
+            OpenVolume::Block(volume) => {
+                volume.read(offset, len, Box::new(move |result| done(result.map_err(fs_error))));
+            }
+        }
         for _ in 0..STEPS_PER_READ_MAX {
             if let Some(result) = reply.lock().expect("nobody panics with it").take() {
                 return result.map_err(|error| format!("read of {ino:?} at {offset}: {error}"));

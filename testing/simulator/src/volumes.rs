@@ -6,6 +6,7 @@
 //! the copy has. Later comparisons must find the same.
 
 use crate::client::IssueTime;
+use crate::model::FsModel;
 use crate::oracle::UnmountedStates;
 use crate::request_generator::ClientRequest;
 use crate::run_state::{HarnessPhase, SimulationRun, TURNS_WITHOUT_REPLY_MAX};
@@ -74,6 +75,8 @@ enum PendingVolumeChange {
 pub(crate) struct VolumeCounts {
     pub(crate) copies: u64,
     pub(crate) creations: u64,
+    /// The block volumes among them.
+    pub(crate) block_creations: u64,
     pub(crate) renamings: u64,
     pub(crate) deletions: u64,
     /// Mounts of volumes that were not mounted before.
@@ -95,6 +98,7 @@ impl VolumeCounts {
     pub(crate) fn add(&mut self, other: &VolumeCounts) {
         self.copies += other.copies;
         self.creations += other.creations;
+        self.block_creations += other.block_creations;
         self.renamings += other.renamings;
         self.deletions += other.deletions;
         self.mounts += other.mounts;
@@ -247,7 +251,8 @@ impl SimulationRun {
             0..=5 if !full && self.volumes.others.len() < OTHERS_MAX => {
                 if self.random.once_in(3) {
                     self.arm_for_volumes();
-                    return self.create();
+                    let block_volume = self.media.draw_block_volume();
+                    return self.create(block_volume);
                 }
                 let mode = if self.random.once_in(4) { VolumeMode::ReadOnly } else { VolumeMode::Writable };
                 self.let_somebody_in()?;
@@ -278,22 +283,38 @@ impl SimulationRun {
         format!("volume-{}-{}", self.volumes.names, "n".repeat(self.random.below(100) as usize))
     }
 
-    /// Makes an empty volume.
-    fn create(&mut self) -> Result<(), String> {
+    /// Most runs with block volumes have one from the start.
+    pub(crate) fn begin_with_block_volume(&mut self) -> Result<(), String> {
+        match self.media.draw_block_volume() {
+            Some(size) => {
+                self.create(Some(size))?;
+                self.mount_another()
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Makes a block volume of a size, or a volume with an empty file system.
+    fn create(&mut self, block_volume: Option<u64>) -> Result<(), String> {
         self.phase = HarnessPhase::Creation;
         let name = self.new_name();
-        self.media.log.event(|| format!("{}: create {name}", self.counts.operations), &[]);
-        let outcome = self.media.create_volume(&self.stack().cache, &name);
+        self.media.log.event(
+            || format!("{}: create {name}, {block_volume:?}", self.counts.operations),
+            &[block_volume.unwrap_or(0)],
+        );
+        let outcome = self.media.create_volume(&self.stack().cache, &name, block_volume);
+        let model = block_volume.map_or_else(FsModel::new, FsModel::block_volume);
         let new = UnmountedVolume {
             name,
             mode: VolumeMode::Writable,
-            states: UnmountedStates::empty(),
+            states: UnmountedStates::of(model),
             kind: VolumeOrigin::Kept,
         };
         match outcome {
             Ok(_) if self.media.power.is_lost() => self.nobody_heard(PendingVolumeChange::New(Box::new(new))),
             Ok(volume) => {
                 self.counts.volumes.creations += 1;
+                self.counts.volumes.block_creations += u64::from(block_volume.is_some());
                 match self.volumes.others.insert(volume, new) {
                     None if !self.volumes.mounted.contains_key(&volume) => Ok(()),
                     _ => Err(format!("a new volume gets the number {volume}, which another has")),
@@ -645,7 +666,8 @@ impl SimulationRun {
         self.close_handles(volume);
         self.arm_for_volumes();
         let errors = self.counts.errors_told;
-        self.ask(volume, 0, IssueTime::Now, ClientRequest::Sync)?;
+        let sync = self.oracle.now(volume).disk().map_or(ClientRequest::Sync, ClientRequest::SyncFile);
+        self.ask(volume, 0, IssueTime::Now, sync)?;
         self.settle()?;
         if !self.media.power.is_lost() && self.counts.errors_told == errors {
             let stack = self.stack.as_mut().expect("the stack is open while clients run");
