@@ -1,6 +1,7 @@
 //! The header of a block volume, as FORMAT.md describes it: how it is written, read and changed.
 
 use crate::error::BlockVolumeError;
+use crate::planted_bug::{BlockBug, is_planted};
 use cache::{BackgroundTask, Cache, CacheError, CacheTransaction, ObjectChange, SpaceClaim, TransactionCost};
 use device::{BLOCK_BYTES, ObjectId, Page, PageNo, SharedPage, VolumeId};
 use std::mem::offset_of;
@@ -114,7 +115,7 @@ pub fn resize(cache: &Cache, volume: VolumeId, size: u64) -> Result<(), BlockVol
     let cut_off = ObjectChange::Zero {
         object: data_object(volume),
         offset: size.min(before),
-        len: before.saturating_sub(size),
+        len: if is_planted(BlockBug::SizeWithoutZeros) { 0 } else { before.saturating_sub(size) },
     };
     // Both change what exists, or free it: a full store must not refuse them.
     let claim = if size < before { SpaceClaim::Frees } else { SpaceClaim::Names };

@@ -16,6 +16,8 @@ pub enum BlockBug {
     WriteInPages,
     /// The extents call the last page a hole, if the range ends within it.
     LastPageIsHole,
+    /// A smaller size leaves the bytes that it cuts off, and a larger one shows them again.
+    SizeWithoutZeros,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -83,6 +83,7 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::BlockZeroWithoutEdges, 40_000),
     (PlantedRule::BlockWriteInPages, 40_000),
     (PlantedRule::BlockLastPageIsHole, 40_000),
+    (PlantedRule::BlockSizeWithoutZeros, 300_000),
 ];
 
 /// The outcome of a hunt.

@@ -123,6 +123,7 @@ impl SimulationRun {
             (HarnessPhase::Mount, _) => "mount of a volume",
             (HarnessPhase::Unmount, _) => "unmount of a volume",
             (HarnessPhase::Renaming, _) => "renaming of a volume",
+            (HarnessPhase::Resizing, _) => "resizing of a volume",
             (HarnessPhase::Deletion, _) => "deletion of a volume",
             (HarnessPhase::Replacement, _) => "replacement of the buffer",
             (HarnessPhase::Growth, _) => "growth of the store",

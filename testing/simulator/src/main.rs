@@ -155,7 +155,7 @@ fn print_summary(options: &SimulatorOptions, summary: &RunSummary) {
     println!(
         "  copies of volumes: {}; {} changes meanwhile; volumes created: {}; found after crashes: {}; renamed: {}; \
          deleted: {}; mounted: {}; unmounted: {}; crashes of several mounted ones: {}; looked at: {}; block volumes \
-         created: {}; changes of block volumes: {}",
+         created: {}, resized: {}; changes of block volumes: {}",
         volumes.copies,
         volumes.meanwhile,
         volumes.creations,
@@ -167,6 +167,7 @@ fn print_summary(options: &SimulatorOptions, summary: &RunSummary) {
         volumes.crashes_of_several,
         volumes.looks,
         volumes.block_creations,
+        volumes.resizes,
         counts.block_changes
     );
     println!(

@@ -234,6 +234,11 @@ impl UnmountedStates {
         Ok(RecoveredPrefix { kept, completed })
     }
 
+    /// The only possible state, if there is only one.
+    pub(crate) fn known(&self) -> Option<&FsModel> {
+        self.is_known().then(|| self.history.now())
+    }
+
     /// The state that the last comparison found.
     pub(crate) fn into_model(self) -> FsModel {
         self.history.now().clone()

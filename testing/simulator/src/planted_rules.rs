@@ -143,6 +143,8 @@ pub(crate) enum PlantedRule {
     BlockWriteInPages,
     /// The extents of a block volume call the last page of a range a hole, if the range ends within it.
     BlockLastPageIsHole,
+    /// A smaller size of a block volume leaves the bytes that it cuts off, and a larger one shows them again.
+    BlockSizeWithoutZeros,
 }
 
 impl PlantedRule {
@@ -246,6 +248,7 @@ impl PlantedRule {
             PlantedRule::BlockZeroWithoutEdges => Some(block::BlockBug::ZeroWithoutEdges),
             PlantedRule::BlockWriteInPages => Some(block::BlockBug::WriteInPages),
             PlantedRule::BlockLastPageIsHole => Some(block::BlockBug::LastPageIsHole),
+            PlantedRule::BlockSizeWithoutZeros => Some(block::BlockBug::SizeWithoutZeros),
             _ => None,
         }
     }

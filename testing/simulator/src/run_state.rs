@@ -90,6 +90,8 @@ pub(crate) enum HarnessPhase {
     Unmount,
     /// The renaming of a volume that is not mounted.
     Renaming,
+    /// The new size of a block volume that is not mounted.
+    Resizing,
     /// The deletion of a volume that is not mounted.
     Deletion,
     /// The replacement of the buffer by a new one.

@@ -208,9 +208,12 @@ impl SimulatedMedia {
     /// Draws whether the next new volume is a block volume, and its size.
     pub(crate) fn draw_block_volume(&mut self) -> Option<u64> {
         let blocks = self.blocks.as_mut()?;
-        if blocks.once_in(3) {
-            return None;
-        }
+        if blocks.once_in(3) { None } else { self.draw_block_volume_bytes() }
+    }
+
+    /// Draws the size of a block volume, if this run has some.
+    pub(crate) fn draw_block_volume_bytes(&mut self) -> Option<u64> {
+        let blocks = self.blocks.as_mut()?;
         let bytes_max = blocks.pick(&BLOCK_VOLUME_BYTES);
         // Most have a last page that is not whole.
         Some(bytes_max - SECTOR_BYTES * blocks.below(bytes_max / SECTOR_BYTES / 2))

@@ -5,6 +5,7 @@
 //! copy, and the changes that took effect during the call. The first comparison decides which of these states
 //! the copy has. Later comparisons must find the same.
 
+use crate::change::ModelChange;
 use crate::client::IssueTime;
 use crate::model::FsModel;
 use crate::oracle::UnmountedStates;
@@ -27,6 +28,8 @@ const OTHERS_MAX: usize = 4;
 const INTRUDES_WITHIN: u64 = 80;
 /// One in this many operations on volumes is a set of requests that must be refused.
 const REFUSED_ONE_IN: u64 = 12;
+/// Blocks that a store must be able to reserve before a block volume gets another size.
+const RESIZABLE_BLOCKS_MIN: u64 = 600;
 /// Pages that one request may dirty while a copy is made, including nodes.
 const INTRUDER_PAGES: u64 = 32;
 
@@ -78,6 +81,8 @@ pub(crate) struct VolumeCounts {
     /// The block volumes among them.
     pub(crate) block_creations: u64,
     pub(crate) renamings: u64,
+    /// New sizes of block volumes.
+    pub(crate) resizes: u64,
     pub(crate) deletions: u64,
     /// Mounts of volumes that were not mounted before.
     pub(crate) mounts: u64,
@@ -100,6 +105,7 @@ impl VolumeCounts {
         self.creations += other.creations;
         self.block_creations += other.block_creations;
         self.renamings += other.renamings;
+        self.resizes += other.resizes;
         self.deletions += other.deletions;
         self.mounts += other.mounts;
         self.unmounts += other.unmounts;
@@ -260,6 +266,7 @@ impl SimulationRun {
                 let from = self.some_source();
                 self.copy(from, mode)
             }
+            6 if self.random.once_in(2) => self.resize_one(),
             6 => self.look_at_others(1),
             7..=9 => self.mount_another(),
             10..=11 => self.unmount_one(),
@@ -327,6 +334,52 @@ impl SimulationRun {
             }
             Err(error) => self.is_undecided(PendingVolumeChange::New(Box::new(new)), &error),
         }
+    }
+
+    /// Gives a block volume that is not mounted another size. Nothing may fail or wait meanwhile: [`block::resize`]
+    /// lets no time pass.
+    fn resize_one(&mut self) -> Result<(), String> {
+        let is_disk = |other: &UnmountedVolume| other.states.known().is_some_and(|one| one.disk().is_some());
+        let fits = |_, other: &UnmountedVolume| {
+            other.kind == VolumeOrigin::Kept && other.mode == VolumeMode::Writable && is_disk(other)
+        };
+        let Some(volume) = self.volumes.some_other(&mut self.random, fits) else { return Ok(()) };
+        let Some(size) = self.media.draw_block_volume_bytes() else { return Ok(()) };
+        let cache = self.stack().cache.clone();
+        let may_fail = self.life.armed_until.is_some()
+            || self.life.faulty_until.is_some()
+            || self.media.log.errors_made_up() > self.errors_at_open
+            || cache.status().failed.is_some();
+        if may_fail || cache.drain().is_err() {
+            return Ok(());
+        }
+        self.deliver()?;
+        let reservable = cache.store_without_spare().space().now().reservable;
+        if reservable < RESIZABLE_BLOCKS_MIN || cache.drain().is_err() {
+            return Ok(());
+        }
+        self.phase = HarnessPhase::Resizing;
+        let before = self.resize(volume, size)?;
+        if self.random.once_in(2) {
+            self.resize(volume, before)?;
+        }
+        self.deliver().map(drop)
+    }
+
+    /// Gives a block volume a size. Returns the size before.
+    fn resize(&mut self, volume: VolumeId, size: u64) -> Result<u64, String> {
+        let cache = self.stack().cache.clone();
+        self.media.log.event(|| format!("{}: resize {volume} to {size}", self.counts.operations), &[size]);
+        block::resize(&cache, volume, size)
+            .map_err(|error| format!("volume {volume} is not resized: {error}"))?;
+        self.counts.volumes.resizes += 1;
+        let other = self.volumes.others.get_mut(&volume).expect("it was there");
+        let mut model = other.states.known().expect("one state").clone();
+        let file = model.disk().expect("a block volume");
+        let before = model.get(file).content().len() as u64;
+        model.make(&ModelChange::SetSize { file, size }, None).expect("a size can be set");
+        other.states = UnmountedStates::of(model);
+        Ok(before)
     }
 
     /// Renames a volume that is not mounted.
