@@ -369,6 +369,9 @@ impl SimulationRun {
     /// Gives a block volume a size. Returns the size before.
     fn resize(&mut self, volume: VolumeId, size: u64) -> Result<u64, String> {
         let cache = self.stack().cache.clone();
+        self.deliver()?;
+        // A change that was to be refused has not come.
+        cache::end_refusal();
         self.media.log.event(|| format!("{}: resize {volume} to {size}", self.counts.operations), &[size]);
         block::resize(&cache, volume, size)
             .map_err(|error| format!("volume {volume} is not resized: {error}"))?;
