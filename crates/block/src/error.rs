@@ -50,7 +50,10 @@ impl BlockVolumeError {
     pub fn help(&self) -> Option<Cow<'static, str>> {
         match self {
             BlockVolumeError::BadSize => Some("choose such a size".into()),
-            BlockVolumeError::NotBlockVolume => Some("mount it with `weir mount`".into()),
+            BlockVolumeError::NotBlockVolume => Some(
+                "mount it with `weir mount`; `weir volume create PATH NAME --size SIZE` makes a block volume"
+                    .into(),
+            ),
             BlockVolumeError::Damaged => Some("export a clone of an older snapshot of it".into()),
             BlockVolumeError::Cache(error) => error.help(),
             _ => None,

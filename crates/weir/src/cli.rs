@@ -475,8 +475,8 @@ pub(crate) struct GrowArgs {
 ///
 /// If the old buffer is missing or cannot be read, you lose the changes that only it held. Each page in the
 /// store is then some minutes old at most, but different pages come from different points in time, so the
-/// volume that was mounted may be damaged in its recently written files. Its epoch is undamaged: a copy from
-/// at most 15 minutes before, unless `weir mount` was given another interval. Volumes that were not mounted
+/// volumes that were mounted or exported may be damaged where they were written recently. Their epochs are undamaged:
+/// copies from at most 15 minutes before, unless `weir mount` was given another interval. Volumes that were neither
 /// are undamaged, too. weir makes a writable copy of the epoch, and prints how to mount it. If the old buffer
 /// comes back later, weir refuses it.
 #[derive(Debug, Args)]
@@ -605,13 +605,19 @@ pub(crate) struct VolumeResizeArgs {
 /// Any NBD client can use it: qemu, nbd-client, nbdfuse, nbdcopy. The command prints the address that clients take, and stays
 /// in the foreground: ^C or SIGTERM ends the export. Clients are disconnected then, and everything that they wrote is
 /// durable. If the store is mounted, or another volume of it is exported, its daemon serves the volume; otherwise this
-/// command opens the store.
+/// command opens the store. If you export several volumes, mount one of the store first: otherwise the first `weir export`
+/// serves all, and stays until the last of them ends.
 ///
 /// As with any disk, a write is durable once the client has flushed it. After a crash, or when weir is killed, the disk is
 /// what it was at some moment after the last flush; only of large sequential writes some pages may be lost that are older
 /// than others. Snapshots (`weir volume snapshot STORE NAME=VOLUME`) are of one moment.
 ///
-/// Whoever may open the socket may read and write the disk. NBD has no passwords and no encryption.
+/// An export serves one client, with one or several connections, or clients that coordinate their writes: two file systems on
+/// one disk destroy it. A client must not reconnect by itself after weir was killed (qemu's `reconnect-delay`, `nbd-client
+/// -persist`): its next flush would succeed, although writes that were answered before are gone.
+///
+/// Whoever may open the socket may read and write the disk: the umask decides, or every program of this machine with --tcp.
+/// NBD has no passwords and no encryption.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("listen").args(["socket", "tcp"]).required(true)))]
 #[command(after_help = "\
@@ -626,7 +632,7 @@ pub(crate) struct ExportArgs {
     pub(crate) path: PathBuf,
     /// The block volume
     pub(crate) volume: String,
-    /// Listen on a Unix socket at this path, which must not exist
+    /// Listen on a Unix socket at this path. A socket that a killed export left there is replaced
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
     /// Listen on a TCP port of this machine, as 127.0.0.1:10809, [::1]:10809 or 10809

@@ -165,7 +165,7 @@ pub(crate) struct ExportDaemon {
 
 impl ExportDaemon {
     /// The process `pid`, which holds the lock of the store, if it listens for clients.
-    fn of_process(pid: u32, store: &Path) -> Option<ExportDaemon> {
+    pub(crate) fn of_process(pid: u32, store: &Path) -> Option<ExportDaemon> {
         let uid = std::fs::metadata(format!("/proc/{pid}")).ok()?.uid();
         let store = std::path::absolute(store).ok()?;
         let daemon = ExportDaemon { store, pid, uid };

@@ -79,7 +79,10 @@ impl ControlSubject {
     fn mount(&self) -> Result<&Arc<MountedVolume>, RequestRefusal> {
         match self {
             ControlSubject::Mount(mounted) => Ok(mounted),
-            ControlSubject::Daemon(_) => Err(RequestRefusal::new(&"no volume of the store is mounted", None)),
+            ControlSubject::Daemon(_) => {
+                let help = "mount a volume of it: `weir mount --volume NAME PATH DIR`";
+                Err(RequestRefusal::new(&"no volume of the store is mounted", Some(help.into())))
+            }
         }
     }
 }
@@ -240,8 +243,8 @@ fn serve_export(
     listener: Option<OwnedFd>,
 ) -> io::Result<()> {
     let begun = export::begin(request, daemon, listener, reader.get_ref().connection()?);
-    let volume = begun.as_ref().ok().copied();
-    let reply = reply_or_error(begun.map(|_| json!({})));
+    let volume = begun.as_ref().ok().copied().flatten();
+    let reply = reply_or_error(begun.map(|volume| json!({ "is_ending": volume.is_none() })));
     let told = reader.get_mut().write_all(format!("{reply}\n").as_bytes());
     let Some(volume) = volume else { return told };
     // A request here is a mistake, and is not answered. The daemon ends the wait when it ends the export by itself.
@@ -336,7 +339,15 @@ fn clone_volumes(request: &Value, subject: &ControlSubject) -> Result<Value, Req
     let no_clones = || RequestRefusal::new(&"clones: a list of names", None);
     let clones: Vec<CloneWish> = clones.ok_or_else(no_clones)?;
     let mode = if request["read_only"] == true { VolumeMode::ReadOnly } else { VolumeMode::Writable };
-    let default = subject.mount().map_or(volume::DEFAULT, |mounted| &mounted.volume.name);
+    let default = match subject.mount() {
+        Ok(mounted) => &mounted.volume.name,
+        Err(_) if clones.iter().all(|clone| clone.of.is_some()) => volume::DEFAULT,
+        Err(_) => {
+            let help =
+                "as `weir volume snapshot PATH NAME=VOLUME`, or `weir volume clone PATH NAME --of VOLUME`";
+            return Err(RequestRefusal::new(&"name the volume to copy", Some(help.into())));
+        }
+    };
     subject.daemon().clone_volumes(&clones, default, mode)
 }
 

@@ -39,8 +39,8 @@ pub(crate) const READY: &str = "ready";
 /// The smallest `--memory`: a few of the kernel's largest requests.
 const MEMORY_MIN: ByteSize = ByteSize(CacheSettings::MEMORY_BYTES_MIN);
 /// How long a mount waits for a daemon of the store that begins or ends.
-const DAEMON_WAIT: Duration = Duration::from_secs(10);
-const DAEMON_STEP: Duration = Duration::from_millis(20);
+pub(crate) const DAEMON_WAIT: Duration = Duration::from_secs(10);
+pub(crate) const DAEMON_STEP: Duration = Duration::from_millis(20);
 /// The data mode if none was chosen for the store.
 const DATA_MODE: DataMode = DataMode::Ordered;
 /// Sequential bytes after which a stream bypasses the buffer. Most files are smaller.
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
 }
 
 /// Whether a process is a `weir mount` or a `weir export`.
-fn is_daemon(pid: u32) -> bool {
+pub(crate) fn is_daemon(pid: u32) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let command = arguments.split(|&byte| byte == 0).nth(1);
     command == Some(b"mount") || command == Some(b"export")

@@ -1,7 +1,7 @@
 //! The errors of the command line: what failed, where, and the next step.
 
 use crate::byte_size::ByteSize;
-use crate::control_client::WeirMount;
+use crate::control_client::{ExportDaemon, WeirMount};
 use crate::log_files;
 use fs::FsError;
 use host::{TaskReadError, shell_quoted};
@@ -58,6 +58,8 @@ pub(crate) enum WeirError {
     Socket { at: String, source: io::Error },
     #[error("volume {volume} is exported already, at {at}")]
     VolumeExported { volume: String, at: String },
+    #[error("{}: the daemon of the store is ending", path.display())]
+    DaemonEnding { path: PathBuf },
     #[error("volume {volume}: the daemon has ended, and with it the export")]
     ExportEnded { volume: String },
     #[error("volume {volume}: the export has ended, and not everything is durable: {why}")]
@@ -361,16 +363,20 @@ impl WeirError {
             WeirError::NotRegularFile { .. } => "copy each file of a directory by itself, or use `cp`".into(),
             WeirError::TargetExists { .. } => "choose another name, or pass `--force` to replace it".into(),
             WeirError::Socket { source, .. } => match source.kind() {
-                io::ErrorKind::AddrInUse => "end the program that uses it, or choose another one".into(),
+                io::ErrorKind::AddrInUse => {
+                    "if no program uses what is there, remove it; otherwise choose another path or port".into()
+                }
                 io::ErrorKind::NotFound => "create its directory".into(),
+                io::ErrorKind::InvalidInput => "the path of a socket has at most 107 bytes".into(),
                 _ => "choose a path or a port that you may use".into(),
             },
             WeirError::VolumeExported { .. } => {
-                "several clients can share that export; to move it, end its `weir export` first".into()
+                "end its `weir export` first; two file systems on one disk, as of two virtual machines, would destroy it".into()
             }
             WeirError::ExportEnded { .. } | WeirError::ExportNotSynced { .. } => {
                 "see why in the messages of the daemon, and export the volume again: what clients flushed is there".into()
             }
+            WeirError::DaemonEnding { .. } => "try again in a moment".into(),
             WeirError::OptionOfDaemon { .. } => "leave the option out, or end all mounts and exports of the store first".into(),
             WeirError::WouldShrink { .. } => "shrink the file system on it first, and pass `--accept-loss`".into(),
             WeirError::Refused { help: Some(help), .. } => help.clone().into(),
@@ -413,6 +419,9 @@ fn help_about_stack(error: &StackError) -> Option<Cow<'static, str>> {
     let StackError::InUse { path, pid, program } = error else { return error.help() };
     Some(match WeirMount::served_by(*pid, path) {
         Some(mount) => format!("unmount it: `weir unmount {}`", shell_quoted(&mount.dir)).into(),
+        None if ExportDaemon::of_process(*pid, path).is_some() => {
+            "it exports volumes: end each `weir export` of the store first; `weir volume list` shows them".into()
+        }
         None if program == env!("CARGO_PKG_NAME") => format!(
             "it has no mount that you can see: after an unmount it writes everything back, and ends when no program uses its \
              files; `kill {pid}` ends it without waiting for those programs, and still writes everything back"

@@ -5,7 +5,7 @@
 
 use crate::cli::{self, ExportArgs};
 use crate::control_client::StoreServer;
-use crate::daemon::{self, DaemonOptions};
+use crate::daemon::{self, DAEMON_STEP, DAEMON_WAIT, DaemonOptions};
 use crate::error::WeirError;
 use crate::signals;
 use crate::store_daemon::{RequestRefusal, StoreDaemon};
@@ -15,16 +15,18 @@ use rustix::net::{AddressFamily, sockopt};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use stack::{StoreMedia, WorkerThreads};
+use stack::{StackError, StoreMedia, WorkerThreads};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 use store::VolumeId;
 
 /// The exit code that a shell reports for a program that ^C ended.
@@ -33,9 +35,25 @@ const EXIT_CODE_SIGINT: i32 = 128 + 2;
 pub(crate) fn run(args: &ExportArgs) -> Result<(), WeirError> {
     daemon::abort_on_panic();
     let socket = BoundSocket::bind(args)?;
-    match StoreServer::serving(&args.path) {
-        Some(server) => hand_over(args, &server, &socket),
-        None => become_daemon(args, &socket),
+    let deadline = Instant::now() + DAEMON_WAIT;
+    loop {
+        let exported = match StoreServer::serving(&args.path) {
+            Some(server) => hand_over(args, &server, &socket),
+            None => become_daemon(args, &socket),
+        };
+        match exported {
+            Err(error) if is_passing(&error) && Instant::now() < deadline => std::thread::sleep(DAEMON_STEP),
+            ended => return ended,
+        }
+    }
+}
+
+/// Whether a daemon of the store is beginning or ending, so that another attempt finds it or none.
+fn is_passing(error: &WeirError) -> bool {
+    match error {
+        WeirError::DaemonEnding { .. } => true,
+        WeirError::Stack(StackError::InUse { pid, .. }) => daemon::is_daemon(*pid),
+        _ => false,
     }
 }
 
@@ -54,7 +72,7 @@ impl BoundSocket {
                 let failed = |source| WeirError::Socket { at: path.display().to_string(), source };
                 let path = std::path::absolute(path).map_err(failed)?;
                 let listener = bind_unix(&path).map_err(failed)?.into();
-                let uri = format!("nbd+unix:///{}?socket={}", args.volume, path.display());
+                let uri = format!("nbd+unix:///{}?socket={}", args.volume, percent_encoded(&path));
                 let file = Some(SocketFile::at(path).map_err(failed)?);
                 Ok(BoundSocket { listener, _file: file, uri })
             }
@@ -113,11 +131,22 @@ fn is_dead_socket(path: &Path) -> bool {
     is_socket && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
 
+/// A path as an address has it: all but plain characters are encoded.
+fn percent_encoded(path: &Path) -> String {
+    let encoded = |&byte: &u8| match byte {
+        b'/' | b'.' | b'-' | b'_' | b'~' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' => {
+            char::from(byte).to_string()
+        }
+        byte => format!("%{byte:02X}"),
+    };
+    path.as_os_str().as_bytes().iter().map(encoded).collect()
+}
+
 /// Parses `--tcp`. A client needs no password to change the disk, so only clients on this machine may connect.
 pub(crate) fn loopback_address(text: &str) -> Result<SocketAddr, String> {
     let with_port = text.parse().or_else(|_| format!("127.0.0.1:{text}").parse());
     let address: SocketAddr =
-        with_port.map_err(|_| "an address such as 127.0.0.1:10809, or a port".to_owned())?;
+        with_port.map_err(|_| "an address such as 127.0.0.1:10809 or [::1]:10809, or a port".to_owned())?;
     if !address.ip().is_loopback() {
         return Err("NBD has no passwords, so weir listens on 127.0.0.1 and ::1 only: let other machines come through ssh or \
                     stunnel"
@@ -135,7 +164,9 @@ fn hand_over(args: &ExportArgs, server: &StoreServer, socket: &BoundSocket) -> R
     let mut client = server.connect()?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(spawn_failed)?;
     let request = json!({ "operation": "export", "volume": args.volume, "at": socket.uri });
-    client.ask_with(&request, &[socket.as_fd()])?;
+    if client.ask_with(&request, &[socket.as_fd()])?["is_ending"] == true {
+        return Err(WeirError::DaemonEnding { path: args.path.clone() });
+    }
     say_ready(args, socket);
     let is_asked_to_end = Arc::new(AtomicBool::new(false));
     let asked = is_asked_to_end.clone();
@@ -170,19 +201,22 @@ fn hand_over(args: &ExportArgs, server: &StoreServer, socket: &BoundSocket) -> R
     }
 }
 
-/// Begins an export for a client, which has sent a listening socket.
+/// Begins an export for a client, which has sent a listening socket. `None` if the daemon is ending.
 pub(crate) fn begin(
     request: &Value,
     daemon: &Arc<StoreDaemon>,
     listener: Option<OwnedFd>,
     requester: UnixStream,
-) -> Result<VolumeId, RequestRefusal> {
+) -> Result<Option<VolumeId>, RequestRefusal> {
     let text = |name: &str| request[name].as_str().unwrap_or_default();
     let no_socket =
         || RequestRefusal::new(&"export: needs a listening socket of the Unix or the TCP family", None);
     let listener = listener_of(listener.ok_or_else(no_socket)?).ok_or_else(no_socket)?;
     daemon.listen_for_exports()?;
-    Ok(daemon.export(text("volume"), listener, (text("at").into(), Some(requester)))?)
+    match daemon.export(text("volume"), listener, (text("at").into(), Some(requester))) {
+        Err(WeirError::DaemonEnding { .. }) => Ok(None),
+        exported => Ok(Some(exported?)),
+    }
 }
 
 /// The listener that a descriptor is, if it is one that a server can use.

@@ -205,6 +205,25 @@ fn make_durable(path: &Path) -> Result<(), StackError> {
     buffer.make_durable().map_err(failed)
 }
 
+/// A writable copy of an epoch, in place of a volume that may be damaged.
+struct RestoredVolume {
+    volume: VolumeInfo,
+    /// The name of that volume.
+    of: String,
+    is_block_volume: bool,
+}
+
+impl RestoredVolume {
+    fn of(stack: &StorageStack, volume: VolumeInfo) -> RestoredVolume {
+        let volumes = stack.store.volumes().describe();
+        let source_of = |one: &VolumeInfo| volumes.iter().find(|other| Some(other.id) == one.from);
+        let damaged = source_of(&volume).and_then(source_of);
+        let of = damaged.map_or_else(|| "that was deleted since".to_owned(), |damaged| damaged.name.clone());
+        let is_block_volume = matches!(block::block_volume_size(&stack.cache, volume.id), Ok(Some(_)));
+        RestoredVolume { volume, of, is_block_volume }
+    }
+}
+
 /// Opens the store with the new buffer of `media`, which is empty. From then on the store refuses every other
 /// buffer.
 ///
@@ -213,14 +232,15 @@ fn make_durable(path: &Path) -> Result<(), StackError> {
 fn begin_with_new_buffer(
     media: StoreMedia,
     old: Option<&WrittenBack>,
-) -> Result<Vec<VolumeInfo>, StackError> {
+) -> Result<Vec<RestoredVolume>, StackError> {
     let settings = CacheSettings::default();
     let stack = StorageStack::open(media, settings, DiskAccess::Write, ExpectedBuffer::NewUnnamed)?;
     let restored = match old {
         None => {
             let newest = stack.cache.buffer().newest_lsn();
             let restored = epoch_keeper::restore(&stack.store, newest);
-            restored.map_err(|source| StackError::Store { path: stack.media.name.clone(), source })?
+            let failed = |source| StackError::Store { path: stack.media.name.clone(), source };
+            restored.map_err(failed)?.into_iter().map(|volume| RestoredVolume::of(&stack, volume)).collect()
         }
         Some(old) => {
             let taken = stack.cache.take_over_lost_tails(&old.lost);
@@ -312,7 +332,7 @@ fn print_result(
     args: &ReplaceBufferArgs,
     old: &OldBuffer,
     bytes: ByteSize,
-    restored: &[VolumeInfo],
+    restored: &[RestoredVolume],
     not_retired: Option<WeirError>,
 ) {
     let new = args.buffer.clone().unwrap_or_else(|| args.path.join(BUFFER_FILE));
@@ -332,14 +352,23 @@ fn print_result(
          your programs verify their files, or restore a backup",
         shell_quoted(&args.path)
     );
-    for volume in restored {
+    for RestoredVolume { volume, of, is_block_volume } in restored {
         let path = shell_quoted(&args.path);
         let as_of = rfc3339(volume.created / 1_000_000_000);
-        println!("undamaged, as of {as_of}: `weir mount --volume {} {path} DIR`", volume.name);
-        println!("  newer files in the damaged volume: `weir mount {path} DIR && find DIR -newermt {as_of}`");
+        let name = &volume.name;
+        if *is_block_volume {
+            println!("volume {of}, undamaged, as of {as_of}: `weir export {path} {name} --socket PATH`");
+            continue;
+        }
+        println!("volume {of}, undamaged, as of {as_of}: `weir mount --volume {name} {path} DIR`");
+        println!(
+            "  newer files in the damaged volume: `weir mount --volume {of} {path} DIR && find DIR -newermt {as_of}`"
+        );
     }
     match &old.volumes[..] {
-        [_] => println!("the store has no volume besides the one that was mounted"),
-        all => println!("undamaged, except those mounted lately: the volumes {}", all.join(", ")),
+        [_] => println!("the store has no volume besides the one that was mounted or exported"),
+        all => {
+            println!("undamaged, except those mounted or exported lately: the volumes {}", all.join(", "));
+        }
     }
 }

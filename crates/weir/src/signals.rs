@@ -66,7 +66,8 @@ impl HeldSignals {
                 watched.end_export(volume);
                 if !watched.daemon.exports().is_empty() || !watched.daemon.mounts().is_empty() {
                     tracing::info!(
-                        "other volumes of the store are still used; the next signal ends their use"
+                        "this export has ended; the process still serves other volumes of the store, until they end or the next \
+                         signal comes"
                     );
                 }
             }

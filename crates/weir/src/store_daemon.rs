@@ -411,7 +411,7 @@ impl StoreDaemon {
             server.stop();
         }
         self.epochs.note_unmount(id);
-        Err(WeirError::Spawn { source: io::Error::other("the daemon is ending") })
+        Err(WeirError::DaemonEnding { path: self.stack.media.name.clone() })
     }
 
     /// Ends an export: its clients are disconnected, and all that they wrote becomes durable. If another thread ends it, waits

@@ -228,6 +228,12 @@ fn a_snapshot_is_exported_beside_its_source() {
     assert_says(&listed, &format!("\"exported_at\": \"{}\"", snapshot.uri));
     let twice = fails(weir().arg("export").arg(sandbox.store()).args(["night", "--socket", "other.sock"]));
     assert_says(&twice, "volume night is exported already");
+    assert_says(
+        &fails(weir().args(["volume", "snapshot"]).arg(sandbox.store()).arg("unnamed")),
+        "name the volume",
+    );
+    let checked = weir().arg("check").arg(sandbox.store()).output().expect("weir runs");
+    assert_says(&String::from_utf8_lossy(&checked.stderr), "it exports volumes");
     let deleted = fails(weir().args(["volume", "delete"]).arg(sandbox.store()).arg("night"));
     assert_says(&deleted, "end its `weir export` first");
     let tuned = fails(
