@@ -172,7 +172,7 @@ impl RequestCounter {
         }
     }
 
-    /// Counts a request, and wakes waiters.
+    /// Counts a request, of the kernel or of another client, and wakes waiters.
     pub fn note(&self) {
         self.arrived.fetch_add(1, Ordering::SeqCst);
         if self.is_awaited.load(Ordering::SeqCst) && self.is_awaited.swap(false, Ordering::SeqCst) {

@@ -2,6 +2,7 @@
 
 use block::{BlockExtentKind, BlockVolume, BlockVolumeError};
 use cache::CacheError;
+use fuse::RequestCounter;
 use nbd::{Disk, DiskCompletion, DiskError, Durability, ExportServer, Extent, ExtentKind, Listener};
 use rustix::io::Errno;
 use std::io;
@@ -27,11 +28,12 @@ impl ExportedVolume {
     pub(crate) fn start(
         volume: VolumeInfo,
         (disk, is_store_read_only): (BlockVolume, bool),
+        traffic: Arc<RequestCounter>,
         listener: Listener,
         (at, requester): (String, Option<UnixStream>),
     ) -> io::Result<ExportedVolume> {
         let is_read_only = is_store_read_only || disk.mode() == VolumeMode::ReadOnly;
-        let disk = VolumeDisk { volume: Arc::new(disk), is_read_only };
+        let disk = VolumeDisk { volume: Arc::new(disk), traffic, is_read_only };
         let server = ExportServer::start(listener, &volume.name, Arc::new(disk))?;
         Ok(ExportedVolume { volume, at, requester, server: Some(server) })
     }
@@ -53,6 +55,8 @@ impl ExportedVolume {
 /// A block volume as the NBD server sees it.
 struct VolumeDisk {
     volume: Arc<BlockVolume>,
+    /// Counts the requests of all clients of the daemon, so that processors stay awake while they come.
+    traffic: Arc<RequestCounter>,
     is_read_only: bool,
 }
 
@@ -81,22 +85,27 @@ impl Disk for VolumeDisk {
     }
 
     fn read(&self, offset: u64, len: usize, done: DiskCompletion<Vec<u8>>) {
+        self.traffic.note();
         self.volume.read(offset, len, Box::new(|read| done(read.map_err(disk_error))));
     }
 
     fn write(&self, offset: u64, bytes: Vec<u8>, durability: Durability, done: DiskCompletion<()>) {
+        self.traffic.note();
         self.volume.write(offset, bytes, Box::new(self.end_change(durability, done)));
     }
 
     fn zero(&self, offset: u64, len: u64, durability: Durability, done: DiskCompletion<()>) {
+        self.traffic.note();
         self.volume.zero(offset, len, Box::new(self.end_change(durability, done)));
     }
 
     fn flush(&self, done: DiskCompletion<()>) {
+        self.traffic.note();
         self.volume.sync(Box::new(|synced| done(synced.map_err(disk_error))));
     }
 
     fn extents(&self, offset: u64, len: u64, max: usize, done: DiskCompletion<Vec<Extent>>) {
+        self.traffic.note();
         let kind_of = |kind| match kind {
             BlockExtentKind::Data => ExtentKind::Data,
             BlockExtentKind::Hole => ExtentKind::Hole,

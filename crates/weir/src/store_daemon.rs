@@ -392,7 +392,13 @@ impl StoreDaemon {
         let id = volume.id;
         self.epochs.note_mount(&volume);
         let is_read_only = self.stack.access == DiskAccess::Read;
-        let export = match ExportedVolume::start(volume, (disk, is_read_only), listener, (at, requester)) {
+        let export = match ExportedVolume::start(
+            volume,
+            (disk, is_read_only),
+            self.front.traffic.clone(),
+            listener,
+            (at, requester),
+        ) {
             Ok(export) => export,
             Err(source) => {
                 self.epochs.note_unmount(id);
