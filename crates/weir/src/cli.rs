@@ -635,7 +635,7 @@ pub(crate) struct ExportArgs {
     /// Listen on a Unix socket at this path. A socket that a killed export left there is replaced
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Listen on a TCP port of this machine, as 127.0.0.1:10809, [::1]:10809 or 10809
+    /// Listen on a TCP port of this machine, as `127.0.0.1:10809`, `[::1]:10809` or `10809`
     #[arg(long, value_name = "ADDRESS", value_parser = crate::export::loopback_address)]
     pub(crate) tcp: Option<SocketAddr>,
     /// The buffer, if weir does not find it where it was last, beside the store, or on a block device
