@@ -15,7 +15,7 @@ use std::thread;
 /// does not delay others.
 const THREADS: usize = 4;
 
-/// Invalidates pages of files in the kernel's page cache. Before [`start`](PageInvalidator::start) it does
+/// Invalidates pages of files in the kernel's page cache. Before `start` it does
 /// nothing: in a read-only mount no page can be stale.
 #[derive(Clone, Default)]
 pub struct PageInvalidator {
