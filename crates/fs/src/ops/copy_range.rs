@@ -126,6 +126,20 @@ impl FsTransaction<'_> {
     }
 }
 
+impl FsTransaction<'_> {
+    /// Fills the last page of a file with zeros behind the file's end. The page was shared with a source that may have
+    /// grown since its size was looked up, and bytes behind an end must be zeros when the file grows.
+    fn zero_after_end(&mut self, ino: Ino) -> Result<(), FsError> {
+        let (slot, inode) = self.find_file(ino)?;
+        let rest = inode.size().next_multiple_of(PAGE_BYTES) - inode.size();
+        if inode.is_written() && rest > 0 {
+            let object = self.data_object(slot, &inode);
+            self.add_data_change(ObjectChange::Zero { object, offset: inode.size(), len: rest });
+        }
+        Ok(())
+    }
+}
+
 impl Fs {
     /// Copies a range of a file to another file, or within the same one, as one transaction with size and
     /// times. Returns how many bytes were copied: no more than the source has, and maybe fewer than asked
@@ -171,7 +185,9 @@ impl Fs {
             if target.size() > 0 {
                 return Err(FsError::Exists);
             }
-            tx.share_range(source, (0, source.size), to, 0)
+            tx.share_range(source, (0, source.size), to, 0)?;
+            tx.zero_after_end(to)?;
+            Ok(source.size)
         };
         self.run(cost, copy, done);
     }

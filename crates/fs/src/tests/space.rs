@@ -207,6 +207,30 @@ fn a_copy_is_charged_for_the_pages_that_it_shares() {
 }
 
 #[test]
+fn a_copy_has_zeros_behind_the_end_that_its_source_had() {
+    let stack = SimulatedStack::new(17, FetchMode::Lazy, 16384);
+    let ino = file(&stack, b"file");
+    let copy = file(&stack, b"copy");
+    write(&stack, ino, 0, &[1; 5000]);
+    let source = stack.fs().copy_source(ino).expect("a file");
+    write(&stack, ino, 5000, &[2; 3000]);
+    let copied = stack.wait(|done| stack.fs().copy_file(source, copy, done));
+    assert_eq!(copied.expect("an empty file"), 5000);
+    resize(&stack, copy, 3 * PAGE);
+    for is_stored in [false, true] {
+        let found = stack.wait(|done| stack.fs().read(copy, 0, 3 * PAGE as usize, done)).expect("a read");
+        assert_eq!(found[..5000], [1; 5000], "stored: {is_stored}");
+        assert!(
+            found[5000..].iter().all(|&byte| byte == 0),
+            "bytes of the source behind the end, stored: {is_stored}"
+        );
+        stack.drain();
+    }
+    let twice = stack.wait(|done| stack.fs().copy_file(source, copy, done));
+    assert!(matches!(twice, Err(FsError::Exists)), "{twice:?}");
+}
+
+#[test]
 fn a_copy_of_nothing_over_a_file_s_end_takes_off_what_was_there() {
     let stack = SimulatedStack::new(16, FetchMode::Lazy, 16384);
     let empty = file(&stack, b"empty");
