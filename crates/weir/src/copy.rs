@@ -9,10 +9,10 @@ use crate::error::WeirError;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::json;
 use stack::StackError;
-use std::fs::{self, File, FileTimes, Metadata};
+use std::fs::{self, File, FileTimes, Metadata, Permissions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(args: &CopyArgs) -> Result<(), WeirError> {
@@ -72,10 +72,12 @@ impl UnfinishedCopy {
         let times = |attributes: &Metadata| -> io::Result<FileTimes> {
             Ok(FileTimes::new().set_accessed(attributes.accessed()?).set_modified(attributes.modified()?))
         };
-        // Before the mode, which a change of the owner may take bits from.
-        let _ = fchown(&self.file, Some(source.uid()), Some(source.gid()));
+        // Before the mode, which a change of the owner may take bits from. A program that runs as its owner must not run as
+        // another one.
+        let has_owner = fchown(&self.file, Some(source.uid()), Some(source.gid())).is_ok();
+        let mode = if has_owner { source.mode() } else { source.mode() & 0o777 };
         self.file
-            .set_permissions(source.permissions())
+            .set_permissions(Permissions::from_mode(mode & 0o7777))
             .and_then(|()| self.file.set_times(times(source)?))
             .and_then(|()| self.file.sync_all())
             .map_err(StackError::io("setting its mode and times", &self.path))?;

@@ -200,6 +200,15 @@ fn the_daemon_believes_only_how_files_are_open() {
             command.arg(&program).args(arguments);
             command
         };
+        fs::set_permissions(&data, Permissions::from_mode(0o6755)).expect("a file of ours");
+        succeeds(&mut as_stranger(&[Path::new("cp"), &data, &own.join("program")]));
+        let program_copy = fs::metadata(own.join("program")).expect("a file");
+        assert_eq!(
+            (program_copy.uid(), program_copy.mode() & 0o7777),
+            (STRANGER, 0o755),
+            "it runs as nobody else"
+        );
+        fs::set_permissions(&data, Permissions::from_mode(0o644)).expect("a file of ours");
         succeeds(&mut as_stranger(&[Path::new("cp"), &data, &own.join("copy")]));
         let copy = fs::metadata(own.join("copy")).expect("a file");
         assert_eq!((copy.uid(), copy.len()), (STRANGER, MIB as u64));
