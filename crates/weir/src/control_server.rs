@@ -250,10 +250,10 @@ fn serve_export(
     // A request here is a mistake, and is not answered. The daemon ends the wait when it ends the export by itself.
     let mut rest = [0; 512];
     while told.is_ok() && reader.read(&mut rest).is_ok_and(|bytes| bytes > 0) {}
-    daemon.end_export_and_tell(volume, |ended| {
-        let reply = reply_or_error(ended.map(|()| json!({})));
-        reader.get_mut().write_all(format!("{reply}\n").as_bytes())
-    })
+    let ended = reply_or_error(daemon.end_export(volume).map(|()| json!({})));
+    let told = reader.get_mut().write_all(format!("{ended}\n").as_bytes());
+    daemon.note_told();
+    told
 }
 
 /// The reply to a request of the process `peer`.
@@ -304,7 +304,10 @@ fn answer(
             daemon.roll_back_volume(name, snapshot)
         }
         Some("volume_delete") => daemon.delete_volume(name).map(|()| json!({})),
-        _ => Ok(json!({ "error": "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}" })),
+        _ => {
+            let why = "not a request: {\"operation\": \"status\", \"sync\" or \"drained\"}";
+            Err(RequestRefusal::new(&why, None))
+        }
     }
 }
 

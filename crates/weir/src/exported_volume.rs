@@ -43,6 +43,11 @@ impl ExportedVolume {
         self.server.take()
     }
 
+    /// Whether a `weir export` is to be told how the export ends.
+    pub(crate) fn has_requester(&self) -> bool {
+        self.requester.is_some()
+    }
+
     /// Ends the wait for further requests of the `weir export`, whose thread then answers for the last time.
     pub(crate) fn wake_requester(&self) {
         if let Some(requester) = &self.requester {

@@ -106,8 +106,8 @@ struct MountList {
     serving: Vec<Arc<MountedVolume>>,
     /// Volumes that are exported, also while their exports end.
     exports: Vec<ExportedVolume>,
-    /// Threads that end an export and have not told its `weir export` yet.
-    telling: usize,
+    /// Commands `weir export` that were not told yet how their exports ended.
+    untold: usize,
     /// Mounts that are gone, and whose operations and clients end while others serve.
     closing: Vec<Arc<MountedVolume>>,
     /// Whether a mount is being made.
@@ -409,6 +409,7 @@ impl StoreDaemon {
             if mounts.is_ending || mounts.is_leaving {
                 return Some(export);
             }
+            mounts.untold += usize::from(export.has_requester());
             mounts.exports.push(export);
             None
         });
@@ -450,16 +451,9 @@ impl StoreDaemon {
         synced
     }
 
-    /// Ends an export, and hands the outcome to `tell`. The daemon does not end before `tell` has returned.
-    pub(crate) fn end_export_and_tell<R>(
-        &self,
-        volume: VolumeId,
-        tell: impl FnOnce(Result<(), RequestRefusal>) -> R,
-    ) -> R {
-        self.change_mounts(|mounts| mounts.telling += 1);
-        let told = tell(self.end_export(volume));
-        self.change_mounts(|mounts| mounts.telling -= 1);
-        told
+    /// Notes that a `weir export` was told how its export ended, or has gone. The daemon does not end before.
+    pub(crate) fn note_told(&self) {
+        self.change_mounts(|mounts| mounts.untold -= 1);
     }
 
     /// The volumes that are exported.
@@ -471,7 +465,7 @@ impl StoreDaemon {
     /// export was the last, or if the last mount ended while another was being made, which then failed.
     pub(crate) fn wait_for_end(&self) -> Option<EndedMount> {
         let is_served =
-            |mounts: &mut MountList| !mounts.is_ending || !mounts.closing.is_empty() || mounts.telling > 0;
+            |mounts: &mut MountList| !mounts.is_ending || !mounts.closing.is_empty() || mounts.untold > 0;
         let mounts = self.mounts_changed.wait_while(self.mount_list(), is_served);
         mounts.unwrap_or_else(PoisonError::into_inner).last.take()
     }
