@@ -18,6 +18,7 @@ use super::error::BenchError;
 use super::program::{check_machine, check_programs, command, run, run_until_stopped};
 use super::quantile::{RoundSpread, median};
 use super::report::{BenchReport, ReportCell, ReportTable};
+use super::run_args::TurnArgs;
 use super::slow_device::{DeviceSpec, SlowDevice, work_directory};
 use super::system::{weir, weir_on};
 use super::workload::{PAGE_BYTES, lay_out};
@@ -39,15 +40,8 @@ pub(super) struct CopiesArgs {
     /// Small files in the tree
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     files: u64,
-    /// Rounds, with a turn of each way
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
-    /// Directory for the stores and buffers [default: the temporary directory]
-    #[arg(long, value_name = "DIR")]
-    on: Option<PathBuf>,
-    /// Write the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    turns: TurnArgs,
 }
 
 /// A way to copy a large file.
@@ -96,13 +90,13 @@ pub(super) fn run_benchmark(args: &CopiesArgs) -> Result<(), BenchError> {
     check_machine()?;
     check_programs(&["cp", "grep"])?;
     cleanup::install()?;
-    let (root, _files) = work_directory(args.on.as_deref())?;
+    let (root, _files) = work_directory(args.turns.on.as_deref())?;
     let mut report = BenchReport::new("copies");
-    report.fact("rounds", args.rounds);
+    report.fact("rounds", args.turns.rounds);
     measure_large(args, &root, &mut report)?;
     measure_small(args, &root, None, &mut report)?;
     measure_small(args, &root, Some(DeviceKind::Cloud), &mut report)?;
-    report.print(args.json);
+    report.print(args.turns.json);
     Ok(())
 }
 
@@ -183,8 +177,8 @@ fn measure_large(args: &CopiesArgs, root: &Path, report: &mut BenchReport) -> Re
         drop(mounted);
         for pages in [SourcePages::Warm, SourcePages::Cold] {
             let mut seconds = WAYS.map(|_| Vec::new());
-            for round in 0..args.rounds {
-                eprintln!("copies: {size} MiB, {pages:?}, round {} of {}", round + 1, args.rounds);
+            for round in 0..args.turns.rounds {
+                eprintln!("copies: {size} MiB, {pages:?}, round {} of {}", round + 1, args.turns.rounds);
                 for (&way, seconds) in WAYS.iter().zip(&mut seconds) {
                     let _mounted = store.mount()?;
                     let _saved = mount_snapshot(&store)?;
@@ -223,7 +217,7 @@ fn measure_large(args: &CopiesArgs, root: &Path, report: &mut BenchReport) -> Re
     report.line(format!(
         "\nCopies of one file within a store, until the call or program has returned, medians of {} rounds; those that share \
          pages are durable then, the first is not",
-        args.rounds
+        args.turns.rounds
     ));
     report.table("large", &table);
     Ok(())
@@ -265,8 +259,8 @@ fn measure_small(
     const SMALL_WAYS: [&str; 2] = ["--reflink=never", "--reflink=auto"];
     let mut copied = SMALL_WAYS.map(|_| Vec::new());
     let mut read = SMALL_WAYS.map(|_| Vec::new());
-    for round in 0..args.rounds {
-        eprintln!("copies: small files, {name}, round {} of {}", round + 1, args.rounds);
+    for round in 0..args.turns.rounds {
+        eprintln!("copies: small files, {name}, round {} of {}", round + 1, args.turns.rounds);
         for (index, way) in SMALL_WAYS.iter().enumerate() {
             let copy = store.mount_point.join("copy");
             let begun = Instant::now();
@@ -287,7 +281,7 @@ fn measure_small(
         args.files,
         SMALL_FILE_BYTES >> 10,
         model.map_or("the disk of the directory", DeviceKind::text),
-        args.rounds
+        args.turns.rounds
     ));
     let mut table = ReportTable::default();
     for (index, way) in SMALL_WAYS.iter().enumerate() {

@@ -16,6 +16,7 @@ use super::error::BenchError;
 use super::program::{check_programs, command, run, run_until_stopped};
 use super::quantile::{RoundSpread, median};
 use super::report::{BenchReport, ReportCell, ReportTable};
+use super::run_args::TurnArgs;
 use super::slow_device::{unmount_on_drop, work_directory};
 use super::system::weir_on;
 
@@ -53,15 +54,8 @@ pub(super) struct DenseSqliteArgs {
     /// Inserts of each turn
     #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     inserts: u32,
-    /// Rounds, with a turn on tmpfs and one by `weir run` for each combination
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
-    /// Directory for the store and its buffer [default: a tmpfs]
-    #[arg(long, value_name = "DIR")]
-    on: Option<PathBuf>,
-    /// Write the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    turns: TurnArgs,
 }
 
 /// A program that inserts.
@@ -156,7 +150,7 @@ pub(super) fn run_benchmark(args: &DenseSqliteArgs) -> Result<(), BenchError> {
     let _mounted = unmount_on_drop(&root);
     let size = format!("size={TMPFS_BYTES}");
     run(command("mount", ["-t", "tmpfs", "-o", &size, "weir-bench"]).arg(&root))?;
-    let outside = args.on.as_deref().map(|on| work_directory(Some(on))).transpose()?;
+    let outside = args.turns.on.as_deref().map(|on| work_directory(Some(on))).transpose()?;
     let media = outside.as_ref().map_or(&root, |(directory, _)| directory);
     let bench = InsertBench { store: media.join("store"), root, inserts: args.inserts };
     run(weir_on(&bench.store, "format")
@@ -166,11 +160,11 @@ pub(super) fn run_benchmark(args: &DenseSqliteArgs) -> Result<(), BenchError> {
 
     let mut report = BenchReport::new("sqlite");
     report.fact("inserts", args.inserts);
-    report.fact("rounds", args.rounds);
-    report.fact("store", if args.on.is_some() { "a directory" } else { "tmpfs" });
+    report.fact("rounds", args.turns.rounds);
+    report.fact("store", if args.turns.on.is_some() { "a directory" } else { "tmpfs" });
     report.line(format!(
         "microseconds of the inserting thread's processor time for an insert, medians of {} rounds of {} inserts",
-        args.rounds, args.inserts
+        args.turns.rounds, args.inserts
     ));
     let mut table = ReportTable::default();
     let (mut off, mut full) = (Vec::new(), Vec::new());
@@ -183,7 +177,7 @@ pub(super) fn run_benchmark(args: &DenseSqliteArgs) -> Result<(), BenchError> {
             mode.synchronous.name()
         );
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for round in 0..args.rounds {
+        for round in 0..args.turns.rounds {
             let mut turns = [(InsertSide::Weir, &mut ours), (InsertSide::Tmpfs, &mut theirs)];
             turns.rotate_left(usize::from(round % 2));
             for (side, found) in turns {
@@ -216,7 +210,7 @@ pub(super) fn run_benchmark(args: &DenseSqliteArgs) -> Result<(), BenchError> {
             geometric_mean(&full).into(),
         ),
     ]);
-    report.print(args.json);
+    report.print(args.turns.json);
     Ok(())
 }
 

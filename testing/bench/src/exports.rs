@@ -17,6 +17,7 @@ use super::error::BenchError;
 use super::program::{check_programs, command, run, run_until_stopped};
 use super::quantile::{RoundSpread, median};
 use super::report::{BenchReport, ReportCell, ReportTable};
+use super::run_args::TurnArgs;
 use super::server::RunningServer;
 use super::slow_device::work_directory;
 use super::system::{weir, weir_on};
@@ -30,15 +31,8 @@ pub(super) struct ExportsArgs {
     /// Seconds of each measurement
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Rounds, with a turn of each server
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
-    /// Directory for the store and its buffer [default: the temporary directory]
-    #[arg(long, value_name = "DIR")]
-    on: Option<PathBuf>,
-    /// Write the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    turns: TurnArgs,
 }
 
 /// A server of a disk.
@@ -101,7 +95,7 @@ struct ExportsBench<'a> {
 pub(super) fn run_benchmark(args: &ExportsArgs) -> Result<(), BenchError> {
     check_programs(&["fio", "nbdcopy", "nbdkit", "qemu-nbd", "qemu-img"])?;
     cleanup::install()?;
-    let (root, _files) = work_directory(args.on.as_deref())?;
+    let (root, _files) = work_directory(args.turns.on.as_deref())?;
     let (store, mount_point) = (root.join("store"), root.join("mount"));
     let bench = ExportsBench { args, root, store, mount_point };
     fs::create_dir(&bench.mount_point)
@@ -114,13 +108,13 @@ pub(super) fn run_benchmark(args: &ExportsArgs) -> Result<(), BenchError> {
     let memory = format!("--memory={}MiB", args.disk * 6 + 256);
     let mounted = mount(&bench.store, &bench.mount_point, &[memory, "--epoch-every=0".into()])?;
     let mut report = BenchReport::new("exports");
-    report.fact("rounds", args.rounds);
+    report.fact("rounds", args.turns.rounds);
     report.fact("seconds", args.seconds);
     report.fact("disk_bytes", args.disk << 20);
     bench.measure_servers(&mut report)?;
     bench.measure_snapshots(&mut report)?;
     drop(mounted);
-    report.print(args.json);
+    report.print(args.turns.json);
     Ok(())
 }
 
@@ -131,8 +125,8 @@ impl ExportsBench<'_> {
             SERVERS.iter().map(|&server| self.start(server)).collect::<Result<_, _>>()?;
         let mut rates = LOADS.map(|_| SERVERS.map(|_| Vec::new()));
         let mut on_mount = Vec::new();
-        for round in 0..self.args.rounds {
-            eprintln!("exports: round {} of {}", round + 1, self.args.rounds);
+        for round in 0..self.args.turns.rounds {
+            eprintln!("exports: round {} of {}", round + 1, self.args.turns.rounds);
             for (load, of_load) in LOADS.iter().zip(&mut rates) {
                 let mut turns: Vec<_> = SERVERS.iter().zip(of_load).collect();
                 turns.rotate_left(usize::from(round) % SERVERS.len());
@@ -146,7 +140,7 @@ impl ExportsBench<'_> {
         report.line(format!(
             "\n4 KiB at random places of a disk of {} MiB, which stays in memory; requests per second, medians of {} rounds of {} \
              s (quartiles)",
-            self.args.disk, self.args.rounds, self.args.seconds
+            self.args.disk, self.args.turns.rounds, self.args.seconds
         ));
         let mut table = ReportTable::default();
         for (load, of_load) in LOADS.iter().zip(&rates) {
@@ -171,8 +165,8 @@ impl ExportsBench<'_> {
         const WAYS: [&str; 3] =
             ["without a snapshot", "after a snapshot", "qcow2 with a fresh overlay, qemu-nbd"];
         let mut rates = AFTER_SNAPSHOT.map(|_| WAYS.map(|_| Vec::new()));
-        for round in 0..self.args.rounds {
-            eprintln!("exports: snapshots, round {} of {}", round + 1, self.args.rounds);
+        for round in 0..self.args.turns.rounds {
+            eprintln!("exports: snapshots, round {} of {}", round + 1, self.args.turns.rounds);
             for (load, of_load) in AFTER_SNAPSHOT.iter().zip(&mut rates) {
                 let [alone, after, overlay] = of_load;
                 let nbd = format!("--uri={}", self.uri(DiskServer::WeirExport));

@@ -19,6 +19,7 @@ use super::error::BenchError;
 use super::program::{check_programs, command, line, run, run_until_stopped};
 use super::quantile::{RoundSpread, median};
 use super::report::{BenchReport, ReportCell, ReportTable};
+use super::run_args::TurnArgs;
 use super::slow_device::{DirectIo, LoopDevice, unmount_on_drop, work_directory};
 use super::system::{weir_on, weir_unmount_on_drop};
 use super::tar_archive::{self, FILE_BYTES_MAX};
@@ -46,15 +47,8 @@ pub(super) struct SmallFilesArgs {
     /// Files that tar unpacks
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     tar_files: u64,
-    /// Rounds, with a turn of each system
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
-    /// Directory for the store, its buffer and ext4's image [default: the temporary directory]
-    #[arg(long, value_name = "DIR")]
-    on: Option<PathBuf>,
-    /// Write the result as JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    turns: TurnArgs,
 }
 
 /// Where a program finds its files.
@@ -98,7 +92,7 @@ struct SmallFilesBench {
 pub(super) fn run_benchmark(args: &SmallFilesArgs) -> Result<(), BenchError> {
     check_programs(&["grep", "tar", "rm", "losetup", "mke2fs", "mount", "umount"])?;
     cleanup::install()?;
-    let (root, _files) = work_directory(args.on.as_deref())?;
+    let (root, _files) = work_directory(args.turns.on.as_deref())?;
     let bench = SmallFilesBench {
         store: root.join("store"),
         mount_point: root.join("mount"),
@@ -116,12 +110,12 @@ pub(super) fn run_benchmark(args: &SmallFilesArgs) -> Result<(), BenchError> {
         .arg(&bench.store)
         .args([format!("--size={store_bytes}"), format!("--buffer-size={BUFFER_BYTES}")]))?;
     let mut report = BenchReport::new("small-files");
-    report.fact("rounds", args.rounds);
+    report.fact("rounds", args.turns.rounds);
     report.fact("files", args.files);
     report.fact("tar_files", args.tar_files);
     bench.measure_tar(args, unpacked, &mut report)?;
     bench.measure_grep(args, searched, &mut report)?;
-    report.print(args.json);
+    report.print(args.turns.json);
     Ok(())
 }
 
@@ -148,8 +142,8 @@ impl SmallFilesBench {
         run(command("mount", ["-t", "ext4", "-o", "noatime"]).arg(device.path()).arg(&self.ext4))?;
         let systems = [FilesSystem::Run, FilesSystem::Mount, FilesSystem::Ext4];
         let mut seconds = systems.map(|_| Vec::new());
-        for round in 0..args.rounds {
-            eprintln!("small-files: tar, round {} of {}", round + 1, args.rounds);
+        for round in 0..args.turns.rounds {
+            eprintln!("small-files: tar, round {} of {}", round + 1, args.turns.rounds);
             let mut turns: Vec<_> = systems.iter().zip(&mut seconds).collect();
             turns.rotate_left(usize::from(round) % systems.len());
             for (system, found) in turns {
@@ -164,7 +158,7 @@ impl SmallFilesBench {
              loop device syncs nothing, `weir run` at its end",
             args.tar_files,
             FILE_BYTES_MAX / 4 / 1024,
-            args.rounds
+            args.turns.rounds
         ));
         let mut table = ReportTable::default();
         for (system, times) in systems.iter().zip(&seconds) {
@@ -210,8 +204,8 @@ impl SmallFilesBench {
         fs::remove_file(&archive).map_err(|error| BenchError::io("cannot remove", &archive, error))?;
         let systems = [FilesSystem::Run, FilesSystem::Mount, FilesSystem::Tmpfs];
         let mut rounds = systems.map(|_| Vec::new());
-        for round in 0..args.rounds {
-            eprintln!("small-files: grep, round {} of {}", round + 1, args.rounds);
+        for round in 0..args.turns.rounds {
+            eprintln!("small-files: grep, round {} of {}", round + 1, args.turns.rounds);
             let mut turns: Vec<_> = systems.iter().zip(&mut rounds).collect();
             turns.rotate_left(usize::from(round) % systems.len());
             for (system, found) in turns {
@@ -224,7 +218,7 @@ impl SmallFilesBench {
             args.files,
             SEARCHED_BYTES_MAX / 4 / 1024,
             args.passes,
-            args.rounds
+            args.turns.rounds
         ));
         let mut table = ReportTable::default();
         for pass in 0..usize::from(args.passes) {
