@@ -541,8 +541,8 @@ pub(crate) enum VolumeCommand {
 /// Create a volume: with an empty file system, or, with --size, a block volume
 ///
 /// The root directory of the file system belongs to you; on a mounted store, to the user who mounted it. A block volume is a
-/// disk of zeros, for a virtual machine or for another file system: `weir export` serves it. It takes no space for what was
-/// not written yet, and gives the space of what is discarded back.
+/// disk of zeros, for a virtual machine or for another file system: `weir export` serves it. Only pages that were
+/// written take space, and a discard frees it.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

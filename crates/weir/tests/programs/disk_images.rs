@@ -190,7 +190,7 @@ impl Guest {
         }
     }
 
-    /// Waits until qemu-io has done what it was asked, and returns what it printed.
+    /// Waits until qemu-io has ended its last request, and returns its output.
     fn wait_for_prompt(&mut self) -> String {
         let mut said = Vec::new();
         self.replies.read_until(b'>', &mut said).expect("a pipe");
