@@ -28,6 +28,18 @@ pub enum FsError {
     /// EINVAL
     #[error("invalid argument")]
     Invalid,
+    /// EINVAL
+    #[error("{0}")]
+    BadRange(&'static str),
+    /// ECANCELED: a batch changed nothing
+    #[error("the ranges of part {part} have different bytes")]
+    Differs {
+        /// The place of the comparison in the batch.
+        part: usize,
+    },
+    /// EBUSY
+    #[error("the files change too fast to be compared")]
+    Busy,
     /// EFBIG
     #[error("the file would be larger than 128 TiB")]
     TooLarge,
@@ -81,7 +93,9 @@ impl FsError {
             FsError::IsDirectory => Errno::ISDIR,
             FsError::NotEmpty => Errno::NOTEMPTY,
             FsError::NameTooLong => Errno::NAMETOOLONG,
-            FsError::Invalid => Errno::INVAL,
+            FsError::Invalid | FsError::BadRange(_) => Errno::INVAL,
+            FsError::Differs { .. } => Errno::CANCELED,
+            FsError::Busy => Errno::BUSY,
             FsError::TooLarge => Errno::FBIG,
             FsError::PastEnd => Errno::NXIO,
             FsError::TooManyLinks => Errno::MLINK,

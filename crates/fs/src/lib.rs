@@ -32,6 +32,7 @@ pub use fs::Fs;
 pub use ops::allocate::{FallocateMode, SeekWhence, SizePolicy};
 pub use ops::batch::{BATCH_BYTES_MAX, BATCH_CHANGES_MAX, BatchChange};
 pub use ops::copy_range::CopySource;
+pub use ops::range_change::{BATCH_COMPARED_BYTES_MAX, BatchPlace, BatchSource};
 #[cfg(feature = "planted-bugs")]
 pub use planted_bug::{FsBug, plant};
 pub use types::{

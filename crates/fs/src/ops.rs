@@ -9,5 +9,6 @@ mod crash_truncate;
 pub(crate) mod create;
 pub(crate) mod file_data;
 mod mkfs;
+pub(crate) mod range_change;
 mod remove;
 mod rename;

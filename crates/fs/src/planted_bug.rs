@@ -14,6 +14,8 @@ pub enum FsBug {
     OverwriteOfAnotherTick,
     /// A batch is two transactions.
     BatchInTwo,
+    /// The comparisons of a batch are made before its transaction.
+    StaleComparison,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -3,6 +3,7 @@
 //! which both are compared.
 
 mod batch;
+mod batch_ranges;
 mod crash_truncate;
 mod directory;
 mod file_rules;

@@ -79,6 +79,7 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::OverwriteBesideWriteBack, 1_000_000),
     (PlantedRule::OverwriteOfAnotherTick, 20_000),
     (PlantedRule::BatchInTwo, 20_000),
+    (PlantedRule::StaleComparison, 200_000),
     (PlantedRule::BlockSyncWithoutBytes, 40_000),
     (PlantedRule::BlockZeroWithoutEdges, 40_000),
     (PlantedRule::BlockWriteInPages, 40_000),
@@ -304,6 +305,11 @@ mod tests {
     #[test]
     fn a_batch_that_is_two_transactions_is_found() {
         is_found(PlantedRule::BatchInTwo);
+    }
+
+    #[test]
+    fn a_comparison_before_its_batch_is_found() {
+        is_found(PlantedRule::StaleComparison);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use crate::model::{FsModel, ModelId, ModelName};
 use crash_oracle::BypassScope;
+use device::TransferKind;
 use fs::{FallocateMode, FileKind, FsError, IfExists, SetXattrMode, SizePolicy};
 use std::sync::Arc;
 
@@ -114,8 +115,23 @@ pub(crate) enum ModelChange {
         inode: ModelId,
         name: Vec<u8>,
     },
-    /// Several writes, renames and removals, as one change. Their bytes never bypass the buffer.
+    /// Several changes as one: writes, renames, removals, holes, and the two kinds below. Their bytes never bypass the buffer.
     Batch(Vec<ModelChange>),
+    /// A clone or a move of a range of a file, within a batch.
+    Transfer {
+        kind: TransferKind,
+        from: ModelId,
+        offset: u64,
+        len: u64,
+        to: ModelId,
+        at: u64,
+    },
+    /// Refuses its batch unless both ranges have the same bytes before the batch.
+    ExpectEqual {
+        one: (ModelId, u64),
+        other: (ModelId, u64),
+        len: u64,
+    },
     /// The last holder of an unlinked file released it. Programs cannot see this.
     Forget {
         inode: ModelId,
@@ -131,6 +147,8 @@ pub(crate) enum ChangeErrno {
     IsDirectory,
     NotEmpty,
     Invalid,
+    BadRange,
+    Differs,
     NotPermitted,
     NoXattr,
     Unsupported,
@@ -148,6 +166,8 @@ impl ChangeErrno {
             // POSIX allows both errors here.
             ChangeErrno::NotEmpty => matches!(error, FsError::NotEmpty | FsError::Exists),
             ChangeErrno::Invalid => matches!(error, FsError::Invalid),
+            ChangeErrno::BadRange => matches!(error, FsError::BadRange(_)),
+            ChangeErrno::Differs => matches!(error, FsError::Differs { .. }),
             ChangeErrno::NotPermitted => matches!(error, FsError::NotPermitted),
             ChangeErrno::NoXattr => matches!(error, FsError::NoXattr),
             ChangeErrno::Unsupported => matches!(error, FsError::Unsupported),
@@ -177,7 +197,12 @@ impl ModelChange {
 
     /// The existing inodes that the change must find. The client holds them until the reply.
     pub(crate) fn needs(&self, model: &FsModel) -> Vec<ModelId> {
-        let needed = match self {
+        self.names().into_iter().filter(|id| model.inodes.contains_key(id)).collect()
+    }
+
+    /// The inodes that the change names, whether they exist or not.
+    pub(crate) fn names(&self) -> Vec<ModelId> {
+        match self {
             ModelChange::Make { parent, .. }
             | ModelChange::MakeDevice { parent, .. }
             | ModelChange::Symlink { parent, .. } => vec![*parent],
@@ -186,11 +211,11 @@ impl ModelChange {
             ModelChange::Rename { from: one, to: other, .. }
             | ModelChange::WhiteOut { from: one, to: other, .. }
             | ModelChange::Exchange { one, other } => vec![one.0, other.0],
-            ModelChange::Copy { from, to, .. } => vec![*from, *to],
-            ModelChange::Batch(parts) => parts.iter().flat_map(|part| part.needs(model)).collect(),
+            ModelChange::Copy { from, to, .. } | ModelChange::Transfer { from, to, .. } => vec![*from, *to],
+            ModelChange::ExpectEqual { one, other, .. } => vec![one.0, other.0],
+            ModelChange::Batch(parts) => parts.iter().flat_map(ModelChange::names).collect(),
             _ => self.touches(),
-        };
-        needed.into_iter().filter(|id| model.inodes.contains_key(id)).collect()
+        }
     }
 
     /// The names that it removes, with their directories.
@@ -211,6 +236,8 @@ impl ModelChange {
             | ModelChange::Allocate { file, .. }
             | ModelChange::Copy { to: file, .. }
             | ModelChange::Link { file, .. } => vec![*file],
+            ModelChange::Transfer { kind: TransferKind::Clone, to, .. } => vec![*to],
+            ModelChange::Transfer { kind: TransferKind::Move, from, to, .. } => vec![*from, *to],
             ModelChange::SetMode { inode, .. }
             | ModelChange::SetOwner { inode, .. }
             | ModelChange::SetTimes { inode, .. }
@@ -225,6 +252,7 @@ impl ModelChange {
             | ModelChange::Rename { .. }
             | ModelChange::WhiteOut { .. }
             | ModelChange::Exchange { .. }
+            | ModelChange::ExpectEqual { .. }
             | ModelChange::Forget { .. } => Vec::new(),
         }
     }
@@ -286,6 +314,8 @@ impl ModelChange {
             ModelChange::SetSize { .. }
             | ModelChange::Allocate { .. }
             | ModelChange::Copy { .. }
+            | ModelChange::Transfer { .. }
+            | ModelChange::ExpectEqual { .. }
             | ModelChange::DropPowers { .. }
             | ModelChange::SetMode { .. }
             | ModelChange::SetOwner { .. }

@@ -263,10 +263,10 @@ impl SimulationRun {
     fn remove_durably(&mut self, volume: VolumeId, client: usize, change: ModelChange) -> Result<(), String> {
         self.media.meanwhile.comes_now();
         self.settle()?;
-        // A request under way may have removed the last name of a file that a batch writes to.
+        // A request under way may have removed the last name of a file that a batch names.
         let is_there = |file: &ModelId| self.oracle.now(volume).inodes.contains_key(file);
         if self.media.power.is_lost()
-            || !change.touches().iter().all(is_there)
+            || !change.names().iter().all(is_there)
             || !self.is_durable_removal(volume, &change)
         {
             return Ok(());
@@ -457,6 +457,12 @@ impl SimulationRun {
             {
                 Ok(())
             }
+            // Pages to be compared were dropped from memory each time.
+            (IssuedRequest::Change(ModelChange::Batch(parts)), Err(FsError::Busy))
+                if parts.iter().any(|part| matches!(part, ModelChange::ExpectEqual { .. })) =>
+            {
+                Ok(())
+            }
             (IssuedRequest::Change(change), Err(error)) => {
                 if self.may_fail_with(&error) {
                     return self.effect_despite_error(volume, change, at);
@@ -546,6 +552,11 @@ impl SimulationRun {
         // times.
         let is_block_volume = self.oracle.now(volume).disk().is_some();
         self.counts.block_changes += u64::from(is_block_volume);
+        if let ModelChange::Batch(parts) = &change {
+            let count = |is_of: fn(&&ModelChange) -> bool| parts.iter().filter(is_of).count() as u64;
+            self.counts.batch_transfers += count(|part| matches!(part, ModelChange::Transfer { .. }));
+            self.counts.batch_comparisons += count(|part| matches!(part, ModelChange::ExpectEqual { .. }));
+        }
         let is_durable_removal = self.is_durable_removal(volume, &change);
         let is_unknown = is_block_volume || is_durable_removal && self.media.meanwhile.is_slow();
         let answered = self.media.clock.monotonic();

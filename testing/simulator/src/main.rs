@@ -171,6 +171,10 @@ fn print_summary(options: &SimulatorOptions, summary: &RunSummary) {
         counts.block_changes
     );
     println!(
+        "  in batches: ranges cloned or moved: {}; found equal: {}",
+        counts.batch_transfers, counts.batch_comparisons
+    );
+    println!(
         "  buffers replaced: {}; stores grown: {}; volumes rescued and looked at: {}; changes refused midway: {}",
         counts.replaced, counts.growths, counts.rescued, counts.refused
     );

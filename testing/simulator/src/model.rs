@@ -3,6 +3,7 @@
 
 use crate::change::{ChangeErrno, ModelChange};
 use crash_oracle::{CrashFile, WritePath};
+use device::TransferKind;
 use fs::{CallerCredentials, FallocateMode, FileAttributes, FileKind, IfExists, Ino, SizePolicy};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -322,14 +323,24 @@ impl FsModel {
             ModelChange::Batch(parts) => {
                 let mut after = self.clone();
                 for part in parts {
+                    after.expect_equal(part)?;
+                }
+                for part in parts {
                     after.make(part, now)?;
-                    if let ModelChange::Write { file, .. } = part {
+                    if let ModelChange::Write { file, .. }
+                    | ModelChange::Allocate { file, .. }
+                    | ModelChange::Transfer { to: file, .. } = part
+                    {
                         // Its bypassed pages are logged with it.
                         after.file_mut(*file)?.settle_before(u64::MAX);
                     }
                 }
                 *self = after;
             }
+            ModelChange::Transfer { kind, from, offset, len, to, at } => {
+                self.transfer(*kind, (*from, *offset..*offset + *len), (*to, *at), now)?;
+            }
+            ModelChange::ExpectEqual { .. } => {}
             ModelChange::Forget { inode } => drop(self.inodes.remove(inode)),
         }
         Ok(None)
@@ -526,6 +537,43 @@ impl FsModel {
         }
         self.get_mut(file).modify(now);
         Ok(())
+    }
+
+    /// Clones or moves a range within a batch.
+    fn transfer(
+        &mut self,
+        kind: TransferKind,
+        (from, range): (ModelId, Range<u64>),
+        (to, at): (ModelId, u64),
+        now: Option<i64>,
+    ) -> Result<(), ChangeErrno> {
+        let len = range.end - range.start;
+        let size = self.file_mut(from)?.bytes().len() as u64;
+        let overlaps = from == to && range.start.abs_diff(at) < len;
+        if range.is_empty() || range.end > size || overlaps {
+            return Err(ChangeErrno::BadRange);
+        }
+        match self.copy(from, range.start, len, (to, at), now) {
+            Err(ChangeErrno::Unsupported) => return Err(ChangeErrno::BadRange),
+            made => made?,
+        }
+        if kind == TransferKind::Move {
+            let source = self.file_mut(from)?;
+            source.zero(range.start..range.end.next_multiple_of(4096).min(size));
+            self.get_mut(from).modify(now);
+        }
+        Ok(())
+    }
+
+    /// Refuses if `part` of a batch expects ranges to be equal that are not.
+    fn expect_equal(&mut self, part: &ModelChange) -> Result<(), ChangeErrno> {
+        let ModelChange::ExpectEqual { one, other, len } = part else { return Ok(()) };
+        let mut range = |(file, offset): (ModelId, u64)| {
+            let bytes = self.file_mut(file)?.bytes();
+            let range = bytes.get(offset as usize..(offset + len) as usize);
+            range.map(<[u8]>::to_vec).ok_or(ChangeErrno::BadRange)
+        };
+        if range(*one)? == range(*other)? { Ok(()) } else { Err(ChangeErrno::Differs) }
     }
 
     fn copy(

@@ -135,6 +135,8 @@ pub(crate) enum PlantedRule {
     OverwriteOfAnotherTick,
     /// A batch is two transactions.
     BatchInTwo,
+    /// The ranges that a batch expects to be equal are compared before its transaction.
+    StaleComparison,
     /// A sync of a block volume does not wait for its bypassed pages.
     BlockSyncWithoutBytes,
     /// Zeros of a block volume leave pages that they cover in part as they are.
@@ -238,6 +240,7 @@ impl PlantedRule {
             PlantedRule::NotUndone => Some(fs::FsBug::NotUndone),
             PlantedRule::OverwriteOfAnotherTick => Some(fs::FsBug::OverwriteOfAnotherTick),
             PlantedRule::BatchInTwo => Some(fs::FsBug::BatchInTwo),
+            PlantedRule::StaleComparison => Some(fs::FsBug::StaleComparison),
             _ => None,
         }
     }

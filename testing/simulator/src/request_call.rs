@@ -6,8 +6,11 @@ use crate::stack::OpenVolume;
 use block::BlockExtent;
 use cache::Cache;
 use crash_oracle::HistoryMoment;
-use device::Clock;
-use fs::{BatchChange, FileAttributes, Fs, FsCompletion, FsError, Ino, SeekWhence, SetAttributes, SetTime};
+use device::{Clock, TransferKind};
+use fs::{
+    BatchChange, BatchPlace, BatchSource, FallocateMode, FileAttributes, Fs, FsCompletion, FsError, Ino,
+    SeekWhence, SetAttributes, SetTime,
+};
 use request::Origin;
 use std::sync::{Arc, Mutex};
 use store::RESERVED_BLOCKS_PER_PAGE;
@@ -215,6 +218,8 @@ impl RequestCall<'_> {
 
     fn batch_change(&self, change: ModelChange) -> BatchChange {
         let inode = |id: ModelId| number(self.model, id);
+        let place =
+            |(file, offset): (ModelId, u64)| BatchPlace { source: BatchSource::Here(inode(file)), offset };
         match change {
             ModelChange::Write { file, offset, bytes, .. } => {
                 BatchChange::Write { ino: inode(file), offset, bytes: bytes.to_vec() }
@@ -224,6 +229,18 @@ impl RequestCall<'_> {
                 BatchChange::Rename { from, to, if_exists }
             }
             ModelChange::Unlink { parent, name } => BatchChange::Unlink { parent: inode(parent), name },
+            ModelChange::Allocate { file, what: FallocateMode::PunchHole, offset, len, .. } => {
+                BatchChange::Punch { ino: inode(file), offset, len }
+            }
+            ModelChange::Transfer { kind: TransferKind::Move, from, offset, len, to, at } => {
+                BatchChange::Move { from: inode(from), offset, len, to: inode(to), at }
+            }
+            ModelChange::Transfer { kind: TransferKind::Clone, from, offset, len, to, at } => {
+                BatchChange::Clone { from: place((from, offset)), len, to: inode(to), at }
+            }
+            ModelChange::ExpectEqual { one, other, len } => {
+                BatchChange::ExpectEqual { one: place(one), other: place(other), len }
+            }
             other => unreachable!("{other:?} is in no batch"),
         }
     }

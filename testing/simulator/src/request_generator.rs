@@ -5,7 +5,7 @@ use crate::model::{FsModel, ModelBody, ModelId, ModelName};
 use crate::model_rights::{ACCESS_ACL, CAPABILITY, DEFAULT_ACL, ModelAcl};
 use crate::options::SimulatorOptions;
 use crash_oracle::BypassScope;
-use device::{BLOCK_BYTES, SeededRng};
+use device::{BLOCK_BYTES, SeededRng, TransferKind};
 use fs::{FallocateMode, FileKind, IfExists, SeekWhence, SetXattrMode, SizePolicy};
 use std::sync::Arc;
 
@@ -107,6 +107,8 @@ pub(crate) struct RequestGenerator {
     written_until: u64,
     /// Draws batches, for half of the seeds.
     batches: Option<SeededRng>,
+    /// Whether batches have ranges that are cloned, moved, punched and compared, in half of the seeds with batches.
+    batches_have_ranges: bool,
 }
 
 /// Weights of kinds of requests, for a while. Extreme weights produce rare combinations.
@@ -154,6 +156,9 @@ const BATCHES_SEED: u64 = 0x6261_7463_6865_7300;
 /// The most bytes of the write with which a batch begins.
 const BATCHED_WRITE_BYTES_MAX: usize = 16 << 10;
 
+/// The most bytes that a batch compares.
+const COMPARED_BYTES_MAX: u64 = 128 << 10;
+
 impl RequestGenerator {
     pub(crate) fn new(seed: u64, temper: WorkloadProfile) -> RequestGenerator {
         let mut random = SeededRng::new(seed);
@@ -168,6 +173,7 @@ impl RequestGenerator {
             bypasses: BypassScope::Nothing,
             written_until: 0,
             batches: seed.is_multiple_of(2).then(|| SeededRng::new(seed ^ BATCHES_SEED)),
+            batches_have_ranges: seed.is_multiple_of(4),
         }
     }
 
@@ -368,8 +374,9 @@ impl RequestGenerator {
             (offset, len)
         };
         let bytes = Arc::new(self.bytes(len));
+        let rarity = if self.batches_have_ranges { 2 } else { 6 };
         let is_batch = bytes.len() <= BATCHED_WRITE_BYTES_MAX
-            && self.batches.as_mut().is_some_and(|random| random.once_in(6));
+            && self.batches.as_mut().is_some_and(|random| random.once_in(rarity));
         if is_batch {
             let write = ModelChange::Write { file, offset, bytes, bypasses: BypassScope::Nothing };
             return ClientRequest::Change(self.batch(model, handles, write));
@@ -377,12 +384,13 @@ impl RequestGenerator {
         ClientRequest::Change(ModelChange::Write { file, offset, bytes, bypasses: self.bypasses })
     }
 
-    /// A batch with `first` and up to three more writes, renames or removals.
+    /// A batch with `first` and up to three more writes, renames or removals, or up to eight with ranges.
     fn batch(&mut self, model: &FsModel, handles: &[ModelId], first: ModelChange) -> ModelChange {
         let random = self.batches.clone().expect("this seed draws batches");
         let others = std::mem::replace(&mut self.random, random);
         let mut parts = vec![first];
-        for _ in 0..1 + self.random.below(3) {
+        let more_max = if self.batches_have_ranges { 8 } else { 3 };
+        for _ in 0..1 + self.random.below(more_max) {
             parts.extend(self.batch_part(model, handles));
         }
         if self.random.once_in(2) {
@@ -393,6 +401,9 @@ impl RequestGenerator {
     }
 
     fn batch_part(&mut self, model: &FsModel, handles: &[ModelId]) -> Option<ModelChange> {
+        if self.batches_have_ranges && self.random.once_in(2) {
+            return self.range_part(model, handles);
+        }
         if self.random.once_in(4) {
             let (from, old, _) = self.some_name(model)?;
             let (to, new, _) = self.some_name(model)?;
@@ -411,6 +422,51 @@ impl RequestGenerator {
         let len = 1 + self.random.below(PAGE + 200);
         let bytes = Arc::new(self.bytes(len));
         Some(ModelChange::Write { file, offset, bytes, bypasses: BypassScope::Nothing })
+    }
+
+    /// A clone, a move, a hole, or ranges that are expected to be equal. Seldom one that must be refused.
+    fn range_part(&mut self, model: &FsModel, handles: &[ModelId]) -> Option<ModelChange> {
+        let file = self.some_file(model, handles)?;
+        let other = self.some_file(model, handles)?;
+        let size = model.get(file).content().len() as u64;
+        let offset = PAGE * self.random.below(size / PAGE + 1);
+        let rest = size.saturating_sub(offset);
+        let some = PAGE * (1 + self.random.below(4));
+        // Half of the time up to the end of the file.
+        let to_end = rest <= PAGE || self.random.once_in(2);
+        let len = if to_end { rest } else { some.min(rest / PAGE * PAGE) };
+        let may_be_refused = self.random.once_in(16);
+        match self.random.below(6) {
+            0 => {
+                let len = len.max(1);
+                let what = FallocateMode::PunchHole;
+                Some(ModelChange::Allocate { file, what, offset, len, size: SizePolicy::Keep })
+            }
+            1 => {
+                let len = len.min(COMPARED_BYTES_MAX);
+                let bytes =
+                    |id: ModelId| model.get(id).content().get(offset as usize..(offset + len) as usize);
+                let is_equal = |id: &&ModelId| **id != file && bytes(**id) == bytes(file);
+                let is_file = |id: &&ModelId| model.get(**id).is_file() && model.get(**id).links > 0;
+                let equal = model.inodes.keys().filter(is_file).find(is_equal).copied();
+                let equal = equal.or(may_be_refused.then_some(other))?;
+                Some(ModelChange::ExpectEqual { one: (file, offset), other: (equal, offset), len })
+            }
+            kind => {
+                let there = model.get(other).content().len() as u64;
+                let is_same = self.random.once_in(2);
+                let at = if is_same { offset } else { PAGE * self.random.below(there / PAGE + 2) };
+                let overlaps = file == other && offset.abs_diff(at) < len;
+                let ends = len.is_multiple_of(PAGE) || at + len >= there;
+                if !may_be_refused && (len == 0 || overlaps || !ends) {
+                    return None;
+                }
+                // An empty range would be refused before all other parts.
+                let len = len.max(1);
+                let kind = if kind < 4 { TransferKind::Clone } else { TransferKind::Move };
+                Some(ModelChange::Transfer { kind, from: file, offset, len, to: other, at })
+            }
+        }
     }
 
     fn bytes(&mut self, len: u64) -> Vec<u8> {

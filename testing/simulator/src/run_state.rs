@@ -65,6 +65,9 @@ pub(crate) struct RunCounts {
     pub(crate) errors_made_up: u64,
     /// Changes of block volumes that took effect.
     pub(crate) block_changes: u64,
+    /// Ranges that batches cloned or moved, and ranges that they found equal.
+    pub(crate) batch_transfers: u64,
+    pub(crate) batch_comparisons: u64,
     pub(crate) volumes: VolumeCounts,
 }
 

@@ -1,6 +1,10 @@
 //! Batches: several changes as one transaction.
 
+use super::allocate::{FallocateMode, SizePolicy};
 use super::file_data::write_cost;
+use super::range_change::{
+    BATCH_COMPARED_BYTES_MAX, BatchPlace, ComparedRanges, RangeComparison, transfer_cost,
+};
 use crate::arena::FsTransaction;
 use crate::cost;
 use crate::error::FsError;
@@ -9,6 +13,7 @@ use crate::fs::{Fs, FsCore};
 use crate::planted_bug::{FsBug, is_planted};
 use crate::types::{FsCompletion, IfExists, Ino};
 use cache::{SpaceClaim, TransactionCost};
+use device::TransferKind;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -19,7 +24,7 @@ pub const BATCH_CHANGES_MAX: usize = 64;
 pub const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// One change of a [batch](Fs::apply_batch).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum BatchChange {
     /// Writes all of `bytes` at `offset`, as [`Fs::write`] does.
     Write {
@@ -46,19 +51,87 @@ pub enum BatchChange {
         /// The name in it.
         name: Vec<u8>,
     },
+    /// Shares pages of a file, as [`Fs::copy_range`] does. Both offsets are multiples of 4096, and so is `len`, unless the
+    /// range ends with its file, and the target then ends with the range. A range of more than a few thousand pages must
+    /// have offsets that agree modulo 512 KiB.
+    Clone {
+        /// Where the pages are.
+        from: BatchPlace,
+        /// In bytes.
+        len: u64,
+        /// The target.
+        to: Ino,
+        /// Position in the target, in bytes.
+        at: u64,
+    },
+    /// Moves pages, under the conditions of a clone. A hole is left where they were, and the size of their file stays.
+    Move {
+        /// The file that has the pages.
+        from: Ino,
+        /// Position in it, in bytes.
+        offset: u64,
+        /// In bytes.
+        len: u64,
+        /// The target, which may be the same file.
+        to: Ino,
+        /// Position in the target, in bytes.
+        at: u64,
+    },
+    /// Leaves a hole, as [`Fs::allocate`] does with [`FallocateMode::PunchHole`].
+    Punch {
+        /// The file.
+        ino: Ino,
+        /// Position in it, in bytes.
+        offset: u64,
+        /// In bytes.
+        len: u64,
+    },
+    /// Nothing is changed unless both ranges have the same bytes before the batch. A volume of which a range is
+    /// [elsewhere](BatchSource::Elsewhere) must be read-only: changes of other volumes are not watched.
+    ExpectEqual {
+        /// A range within its file.
+        one: BatchPlace,
+        /// Another one.
+        other: BatchPlace,
+        /// Length of both, in bytes.
+        len: u64,
+    },
+}
+
+/// How often a batch whose comparisons find pages missing has them fetched.
+const FETCHES_MAX: u32 = 3;
+
+/// A batch whose limits were checked.
+struct CheckedBatch {
+    changes: Vec<BatchChange>,
+    /// With their places among the changes.
+    comparisons: Vec<(usize, RangeComparison)>,
+    cost: TransactionCost,
+}
+
+/// What an attempt to make a batch came to.
+enum BatchAttempt {
+    Made {
+        must_sync: bool,
+    },
+    /// Nothing was changed: pages to be compared are not in memory.
+    NotInMemory,
 }
 
 impl Fs {
     /// Makes all of `changes`, in order, as one transaction: everybody sees all of them or none, and so does whoever
     /// looks after a crash. A read under way may still see some pages as they were and others as they are. The bytes that it
-    /// writes never bypass the buffer. Like every change, it is durable after a later sync; if it removes a name of a file that
+    /// writes never bypass the buffer. A read of a range that is cloned or moved waits until the store has the transfer. Like every
+    /// change, it is durable after a later sync; if it removes a name of a file that
     /// was synced while it was held, it is durable on completion. The caller holds the files and directories that it
     /// names: otherwise another file may have their numbers by then.
     ///
     /// # Errors
     /// That of the first change that fails: nothing has changed then. That of the sync on completion: everything has
     /// changed. [`FsError::TooLarge`] for more than [`BATCH_CHANGES_MAX`] changes, for more than [`BATCH_BYTES_MAX`]
-    /// bytes, or if the buffer is too small for so many at once.
+    /// bytes, for more than [`BATCH_COMPARED_BYTES_MAX`] compared ones, or if the buffer is too small for so many at once;
+    /// [`FsError::BadRange`]; [`FsError::Differs`] if the ranges of a comparison differ; [`FsError::Busy`] if pages to be
+    /// compared were dropped from memory again and again.
     pub fn apply_batch(&self, mut changes: Vec<BatchChange>, done: FsCompletion<()>) {
         if changes.len() > 1 && is_planted(FsBug::BatchInTwo) {
             let (fs, rest) = (self.clone(), changes.split_off(1));
@@ -68,32 +141,79 @@ impl Fs {
             };
             return self.apply_batch(changes, Box::new(then));
         }
+        let checked = match self.check_batch(changes) {
+            Ok(checked) => Arc::new(checked),
+            Err(error) => return done(Err(error)),
+        };
+        let moved: Vec<(Ino, &[u8])> = checked.changes.iter().filter_map(BatchChange::moved_name).collect();
+        let done = self.sync_if_asked(self.then_step_rules(&moved, done));
+        if is_planted(FsBug::StaleComparison) {
+            return self.apply_after_comparing(checked, done);
+        }
+        self.try_batch(checked, FETCHES_MAX, done);
+    }
+
+    /// Makes a batch whose comparisons were made before, perhaps of bytes that have changed since.
+    fn apply_after_comparing(&self, checked: Arc<CheckedBatch>, done: FsCompletion<bool>) {
+        let fs = self.clone();
+        let compared = checked.compared();
+        let unchecked =
+            CheckedBatch { changes: checked.changes.clone(), comparisons: Vec::new(), cost: checked.cost };
+        let then = move |equal: Result<bool, FsError>| match equal {
+            Ok(true) => fs.try_batch(Arc::new(unchecked), 0, done),
+            Ok(false) => done(Err(FsError::Differs { part: checked.comparisons[0].0 })),
+            Err(error) => done(Err(error)),
+        };
+        self.fetch_compared(compared, Box::new(then));
+    }
+
+    /// Makes a batch, after having pages to be compared fetched at most `fetches` times.
+    fn try_batch(&self, checked: Arc<CheckedBatch>, fetches: u32, done: FsCompletion<bool>) {
+        let core = self.core().clone();
+        let batch = checked.clone();
+        let work = move |tx: &mut FsTransaction<'_>| batch.make(&core, tx);
+        let fs = self.clone();
+        let again = checked.clone();
+        let then = move |attempt: Result<BatchAttempt, FsError>| match attempt {
+            Ok(BatchAttempt::Made { must_sync }) => done(Ok(must_sync)),
+            Ok(BatchAttempt::NotInMemory) if fetches == 0 => done(Err(FsError::Busy)),
+            Ok(BatchAttempt::NotInMemory) => {
+                let compared = again.compared();
+                let next = fs.clone();
+                let fetched = move |read: Result<bool, FsError>| match read {
+                    Ok(_) => next.try_batch(again, fetches - 1, done),
+                    Err(error) => done(Err(error)),
+                };
+                fs.fetch_compared(compared, Box::new(fetched));
+            }
+            Err(error) => done(Err(error)),
+        };
+        let bytes = checked.changes.iter().map(BatchChange::written).collect::<Vec<_>>().concat();
+        self.core().run_with_bytes(bytes, checked.cost.by(self.origin()), work, Box::new(then));
+    }
+
+    fn check_batch(&self, changes: Vec<BatchChange>) -> Result<CheckedBatch, FsError> {
         let mut cost = TransactionCost { claim: SpaceClaim::Frees, ..TransactionCost::NONE };
         for change in &changes {
-            match self.cost_of(change) {
-                Ok(more) => {
-                    cost = TransactionCost { claim: cost.claim.min(more.claim), ..cost::plus(cost, more) }
-                }
-                Err(error) => return done(Err(error)),
-            }
+            let more = self.cost_of(change)?;
+            cost = TransactionCost { claim: cost.claim.min(more.claim), ..cost::plus(cost, more) };
         }
-        let bytes = changes.iter().map(BatchChange::written).collect::<Vec<_>>().concat();
+        let written: usize = changes.iter().map(|change| change.written().len()).sum();
+        let comparisons: Vec<(usize, RangeComparison)> = changes
+            .iter()
+            .enumerate()
+            .filter_map(|(part, change)| Some((part, change.comparison()?)))
+            .collect();
+        let compared = comparisons.iter().fold(0_u64, |sum, (_, one)| sum.saturating_add(one.len));
         let limit = self.core().cache.transaction_bytes_max() / 2;
-        if changes.len() > BATCH_CHANGES_MAX || bytes.len() > BATCH_BYTES_MAX || cost.bytes > limit {
-            return done(Err(FsError::TooLarge));
+        if changes.len() > BATCH_CHANGES_MAX
+            || written > BATCH_BYTES_MAX
+            || compared > BATCH_COMPARED_BYTES_MAX
+            || cost.bytes > limit
+        {
+            return Err(FsError::TooLarge);
         }
-        let moved: Vec<(Ino, &[u8])> = changes.iter().filter_map(BatchChange::moved_name).collect();
-        let done = self.sync_if_asked(self.then_step_rules(&moved, done));
-        let core = self.core().clone();
-        let work = move |tx: &mut FsTransaction<'_>| {
-            let mut written = 0;
-            changes.iter().try_fold(false, |must_sync, change| {
-                let start = written;
-                written += change.written().len();
-                Ok(change.make(&core, tx, start..written)? || must_sync)
-            })
-        };
-        self.core().run_with_bytes(bytes, cost.by(self.origin()), work, done);
+        Ok(CheckedBatch { changes, comparisons, cost })
     }
 
     fn cost_of(&self, change: &BatchChange) -> Result<TransactionCost, FsError> {
@@ -105,7 +225,42 @@ impl Fs {
             }
             BatchChange::Rename { from, to, .. } => cost::rename(self.levels(from.0), self.levels(to.0)),
             BatchChange::Unlink { parent, .. } => cost::remove(self.levels(*parent)),
+            BatchChange::Clone { from, len, at, .. } => {
+                transfer_cost(TransferKind::Clone, from.offset, *len, *at)?
+            }
+            BatchChange::Move { offset, len, at, .. } => {
+                transfer_cost(TransferKind::Move, *offset, *len, *at)?
+            }
+            BatchChange::Punch { .. } => cost::allocate(false),
+            BatchChange::ExpectEqual { .. } => {
+                TransactionCost { claim: SpaceClaim::Frees, ..TransactionCost::NONE }
+            }
         })
+    }
+}
+
+impl CheckedBatch {
+    fn compared(&self) -> Vec<RangeComparison> {
+        self.comparisons.iter().map(|&(_, comparison)| comparison).collect()
+    }
+
+    /// Makes all comparisons, then all changes, in order.
+    fn make(&self, core: &Arc<FsCore>, tx: &mut FsTransaction<'_>) -> Result<BatchAttempt, FsError> {
+        for &(part, comparison) in &self.comparisons {
+            match comparison.compare(core, tx)? {
+                ComparedRanges::Equal => {}
+                ComparedRanges::Different => return Err(FsError::Differs { part }),
+                ComparedRanges::Unknown => return Ok(BatchAttempt::NotInMemory),
+            }
+        }
+        let mut written = 0;
+        let mut must_sync = false;
+        for change in &self.changes {
+            let start = written;
+            written += change.written().len();
+            must_sync |= change.make(core, tx, start..written)?;
+        }
+        Ok(BatchAttempt::Made { must_sync })
     }
 }
 
@@ -115,6 +270,13 @@ impl BatchChange {
         match self {
             BatchChange::Write { bytes, .. } => bytes,
             _ => &[],
+        }
+    }
+
+    fn comparison(&self) -> Option<RangeComparison> {
+        match *self {
+            BatchChange::ExpectEqual { one, other, len } => Some(RangeComparison { one, other, len }),
+            _ => None,
         }
     }
 
@@ -143,6 +305,20 @@ impl BatchChange {
                 tx.rename((from.0, &from.1), (to.0, &to.1), *if_exists, None).map(|_| false)
             }
             BatchChange::Unlink { parent, name } => tx.unlink(*parent, name),
+            BatchChange::Clone { from, len, to, at } => {
+                tx.clone_part(*from, *len, (*to, *at)).map(|()| false)
+            }
+            BatchChange::Move { from, offset, len, to, at } => {
+                tx.move_part(*from, (*offset, *len), (*to, *at)).map(|()| false)
+            }
+            BatchChange::Punch { ino, offset, len } => {
+                // A file that grew past the log may be cut off after a crash, and the hole with it.
+                let (slot, _) = tx.find_file(*ino)?;
+                tx.log_bypassed_pages(slot)?;
+                let range = (*offset, *len);
+                tx.allocate(*ino, FallocateMode::PunchHole, range, SizePolicy::Keep).map(|()| false)
+            }
+            BatchChange::ExpectEqual { .. } => Ok(false),
         }
     }
 }

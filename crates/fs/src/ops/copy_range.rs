@@ -9,19 +9,19 @@ use crate::format::{FILE_BYTES_MAX, PAGE_BYTES};
 use crate::fs::Fs;
 use crate::types::{FsCompletion, Ino};
 use cache::{ObjectChange, TRANSFER_PAGES_MAX};
-use device::{ObjectId, PageNo, PageTransfer};
+use device::{ObjectId, PageNo, PageTransfer, TransferKind};
 
 /// The data of a file that is copied, perhaps of another volume.
 #[derive(Debug, Clone, Copy)]
 pub struct CopySource {
-    object: ObjectId,
-    size: u64,
+    pub(crate) object: ObjectId,
+    pub(crate) size: u64,
     is_written: bool,
     is_sparse: bool,
 }
 
 impl FsState {
-    fn copy_source(&self, ino: Ino) -> Result<CopySource, FsError> {
+    pub(crate) fn copy_source(&self, ino: Ino) -> Result<CopySource, FsError> {
         let (slot, inode) = self.find_file(ino)?;
         Ok(CopySource {
             object: self.data_object(slot, &inode),
@@ -67,12 +67,14 @@ impl FsTransaction<'_> {
     pub(crate) fn copy_range(&mut self, copied: RangeCopy) -> Result<u64, FsError> {
         let RangeCopy { from, offset, len, to, at } = copied;
         let source = self.copy_source(from)?;
-        self.share_range(source, (offset, len), to, at)
+        self.share_range(TransferKind::Clone, source, (offset, len), to, at)
     }
 
-    /// Copies a range of `source`, with size and times. Returns how many bytes were copied.
-    fn share_range(
+    /// Copies or moves a range of `source`, with size and times of the target. Returns how many bytes. The caller of a move
+    /// changes the inode of the source.
+    pub(crate) fn share_range(
         &mut self,
+        kind: TransferKind,
         source: CopySource,
         (offset, len): (u64, u64),
         to: Ino,
@@ -96,7 +98,7 @@ impl FsTransaction<'_> {
             let to = self.data_object(slot, &inode);
             let cloned = PageNo(first)..PageNo(first + pages);
             let transfer = PageTransfer::clone_range(source.object, cloned, to, PageNo(at / PAGE_BYTES));
-            self.add_data_change(ObjectChange::Transfer(transfer));
+            self.add_data_change(ObjectChange::Transfer(PageTransfer { kind, ..transfer }));
             inode.set_size(inode.size().max(at + len));
             inode.set_written();
             self.charge(slot, &before, &mut inode, at..at + len, 0);
@@ -129,7 +131,7 @@ impl FsTransaction<'_> {
 impl FsTransaction<'_> {
     /// Fills the last page of a file with zeros behind the file's end. The page was shared with a source that may have
     /// grown since its size was looked up, and bytes behind an end must be zeros when the file grows.
-    fn zero_after_end(&mut self, ino: Ino) -> Result<(), FsError> {
+    pub(crate) fn zero_after_end(&mut self, ino: Ino) -> Result<(), FsError> {
         let (slot, inode) = self.find_file(ino)?;
         let rest = inode.size().next_multiple_of(PAGE_BYTES) - inode.size();
         if inode.is_written() && rest > 0 {
@@ -185,7 +187,7 @@ impl Fs {
             if target.size() > 0 {
                 return Err(FsError::Exists);
             }
-            tx.share_range(source, (0, source.size), to, 0)?;
+            tx.share_range(TransferKind::Clone, source, (0, source.size), to, 0)?;
             tx.zero_after_end(to)?;
             Ok(source.size)
         };
