@@ -33,7 +33,7 @@ pub use machine::{
     SystemClock, WriteCache, are_on_one_disk, mark_io_flusher, memory_bytes, random_bytes, write_cache,
 };
 pub use max_latency::{DeviceCall, MaxLatency};
-pub use mount_table::{FuseMountOwner, MountEntry, MountTable};
+pub use mount_table::{FuseMountOwner, MountEntry, MountTable, WEIR_FS_TYPE};
 pub use open::{DiskAccess, ExistingFile, has_direct_io};
 pub use permissions::mode_if_public;
 pub use pm_qos::{PmQosRequest, PmQosUnavailable};

@@ -5,6 +5,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+/// The type of mounts of weir in the mount table.
+pub const WEIR_FS_TYPE: &str = "fuse.weir";
+
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountEntry {

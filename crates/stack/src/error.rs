@@ -1,12 +1,11 @@
 //! Errors before a store is open, and the next step.
 
-use crate::media::FS_TYPE;
 use block::BlockVolumeError;
 use buffer::BufferError;
 use cache::CacheError;
 use device::DeviceOperation;
 use fs::FsError;
-use host::{HostError, MountTable, VolatileReason, shell_quoted};
+use host::{HostError, MountTable, VolatileReason, WEIR_FS_TYPE, shell_quoted};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -199,7 +198,7 @@ fn mount_by(pid: u32, medium: &Path) -> Option<PathBuf> {
     let mounts = MountTable::read().ok()?;
     let mount = mounts.iter().find(|mount| {
         let is_by_user = mount.owner.is_some_and(|owner| owner.uid == user);
-        mount.fs_type == FS_TYPE && is_by_user && medium.starts_with(&mount.source)
+        mount.fs_type == WEIR_FS_TYPE && is_by_user && medium.starts_with(&mount.source)
     });
     Some(mount?.point.clone())
 }

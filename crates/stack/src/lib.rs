@@ -9,8 +9,8 @@ mod worker_threads;
 pub use error::StackError;
 pub use find_buffer::{StoreDescription, describe_store};
 pub use media::{
-    BUFFER_FILE, FS_TYPE, MediumKind, STORE_FILE, StoreMedia, absolute, ensure_leads_somewhere,
-    ensure_not_on_weir, host_error, medium_kind, open_medium, store_of, warn_of_readers,
+    BUFFER_FILE, MediumKind, STORE_FILE, StoreMedia, absolute, ensure_leads_somewhere, ensure_not_on_weir,
+    host_error, medium_kind, open_medium, store_of, warn_of_readers,
 };
 pub use storage_stack::{DiskAccounts, ExpectedBuffer, StartTimes, StorageStack, volume_named};
 pub use worker_threads::{WorkerStopper, WorkerThreads};

@@ -2,7 +2,9 @@
 
 use crate::error::StackError;
 use crate::find_buffer;
-use host::{DiskAccess, HostDisk, HostError, MountTable, VolatileReason, probe_durability, shell_quoted};
+use host::{
+    DiskAccess, HostDisk, HostError, MountTable, VolatileReason, WEIR_FS_TYPE, probe_durability, shell_quoted,
+};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
@@ -14,9 +16,6 @@ pub const STORE_FILE: &str = "store";
 
 /// The name of the buffer file in a formatted directory, or of a symbolic link to the buffer.
 pub const BUFFER_FILE: &str = "buffer";
-
-/// The type of weir mounts in the mount table.
-pub const FS_TYPE: &str = "fuse.weir";
 
 /// The two media of a store, as absolute paths without symbolic links.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,7 +175,7 @@ pub fn warn_of_readers(path: &Path) {
 pub fn ensure_not_on_weir(path: &Path) -> Result<(), StackError> {
     let mounts = MountTable::read().map_err(|source| StackError::Host { path: path.into(), source })?;
     match mounts.mount_of(path) {
-        Some(mount) if mount.fs_type == FS_TYPE => {
+        Some(mount) if mount.fs_type == WEIR_FS_TYPE => {
             Err(StackError::OnOwnMount { path: path.into(), mount: mount.point.clone() })
         }
         _ => Ok(()),

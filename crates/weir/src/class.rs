@@ -1,9 +1,9 @@
 //! `weir class`: runs a program in place of this one, tagged with a class, or assigns a class to a running process.
 
 use crate::cli::ClassArgs;
-use crate::control_client::WeirMount;
 use crate::error::WeirError;
 use crate::escape_control_chars;
+use client::WeirMount;
 use request::RequestClass;
 use serde_json::{Value, json};
 use std::os::unix::process::CommandExt;
@@ -43,11 +43,12 @@ fn assign(args: &ClassArgs, pid: u32) -> Result<(), WeirError> {
     let replies: Vec<_> = mounts.iter().map(|mount| mount.connect()?.ask(&request)).collect();
     let does_not_count = |reply: &Result<Value, _>| matches!(reply, Ok(reply) if reply["counts"] == false);
     if class.is_some() && replies.iter().all(does_not_count) {
-        let dir = mounts[0].dir.display();
+        let dir = mounts[0].dir().display();
         let message = format!(
             "classes do not count yet, because the policy is another: `weir tune {dir} --policy critical`"
         );
         tracing::warn!("{}", escape_control_chars(&message));
     }
-    replies.into_iter().try_for_each(|reply| reply.map(drop))
+    replies.into_iter().try_for_each(|reply| reply.map(drop))?;
+    Ok(())
 }

@@ -14,9 +14,7 @@
 //! | any user | `copy_file` between files that the client has open, and sends along |
 
 use crate::cli::CloneWish;
-use crate::control_address::{self, ControlAddress};
 use crate::copy_request;
-use crate::descriptor_stream::DescriptorStream;
 use crate::error::WeirError;
 use crate::export;
 use crate::mount_request;
@@ -24,6 +22,7 @@ use crate::mounted_volume::MountedVolume;
 use crate::store_daemon::{RequestRefusal, ScrubFrom, StoreDaemon};
 use crate::volume;
 use crate::write_policy::PolicyChoice;
+use client::{ControlAddress, DescriptorStream};
 use host::{SocketPeer, socket_peer};
 use request::RequestClass;
 use rustix::net::{Shutdown, shutdown};
@@ -117,7 +116,7 @@ impl ControlServer {
         address: ControlAddress,
     ) -> Result<ControlServer, WeirError> {
         let failed = |source| WeirError::Spawn { source };
-        let listener = Arc::new(control_address::listen(address).map_err(failed)?);
+        let listener = Arc::new(client::listen(address).map_err(failed)?);
         let clients = Arc::new(AtomicUsize::new(0));
         let listener_of_thread = listener.clone();
         let clients_of_thread = clients.clone();

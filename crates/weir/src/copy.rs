@@ -4,8 +4,8 @@
 //! So the daemon of the store gets both open files, and makes the copy.
 
 use crate::cli::CopyArgs;
-use crate::control_client::WeirMount;
 use crate::error::WeirError;
+use client::WeirMount;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::json;
 use stack::StackError;

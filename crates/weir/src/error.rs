@@ -1,8 +1,9 @@
 //! The errors of the command line: what failed, where, and the next step.
 
 use crate::byte_size::ByteSize;
-use crate::control_client::{ExportDaemon, WeirMount};
 use crate::log_files;
+use crate::store_server::ExportDaemon;
+use client::{ClientError, WeirMount};
 use fs::FsError;
 use host::{TaskReadError, shell_quoted};
 use request::{BufferPolicy, RuleError};
@@ -16,6 +17,8 @@ use std::path::PathBuf;
 pub(crate) enum WeirError {
     #[error(transparent)]
     Stack(#[from] StackError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
     #[error("{}: not blank: it holds {found}", path.display())]
     NotBlank { path: PathBuf, found: &'static str },
     #[error("{}: not empty: it holds {holds}", path.display())]
@@ -104,26 +107,12 @@ pub(crate) enum WeirError {
     Spawn { source: io::Error },
     #[error("the daemon ended before it was ready: {status}")]
     DaemonDied { status: String },
-    #[error("{}: no weir store is mounted here", dir.display())]
-    NotMounted { dir: PathBuf },
     #[error("no weir store is mounted that this user may control")]
     NothingMounted,
-    #[error("{}: the daemon does not answer: {source}", dir.display())]
-    NoAnswer { dir: PathBuf, source: io::Error },
-    #[error("{}: does not answer: the daemon has ended, because it was killed or crashed, and left a dead mount", dir.display())]
-    DaemonGone { dir: PathBuf, store: PathBuf, owner: u32 },
     #[error("{}: holds a dead mount of another store, {}", dir.display(), store.display())]
     DeadMount { dir: PathBuf, store: PathBuf },
-    #[error("{}: the daemon, pid {pid}, is stopped (SIGSTOP, or a debugger)", dir.display())]
-    DaemonStopped { dir: PathBuf, pid: u32 },
-    #[error("{}: the daemon has not answered for {seconds} s", dir.display())]
-    DaemonSilent { dir: PathBuf, pid: Option<u32>, seconds: u64 },
-    #[error("{}: the daemon of user {owner} accepts this command only from that user and root", dir.display())]
-    DaemonOfOther { dir: PathBuf, owner: u32 },
     #[error("{}: the daemon cannot keep its log here: {why}", dir.display())]
     RunDirectory { dir: PathBuf, why: String },
-    #[error("{}: the daemon says: {why}", dir.display())]
-    Refused { dir: PathBuf, why: String, help: Option<String> },
     #[error("{}: unmounting: {why}", dir.display())]
     Unmount { dir: PathBuf, why: String },
     #[error(
@@ -231,29 +220,9 @@ impl WeirError {
             WeirError::OtherNamespace { pid, .. } => {
                 format!("mount where the daemon runs: `nsenter -m -t {pid} weir mount ...`").into()
             }
-            WeirError::NoAnswer { dir, .. } => {
-                format!("check that the daemon still runs with `ps -C weir -f`, and that `ls {}` works", shell_quoted(dir)).into()
-            }
-            WeirError::DaemonGone { dir, store, owner } => format!(
-                "`weir mount {} {}` removes the dead mount and mounts again; no synced data is lost; the newest of {} holds the \
-                 daemon's last messages",
-                shell_quoted(store),
-                shell_quoted(dir),
-                log_files::log_pattern_of_user(*owner).display()
-            )
-            .into(),
             WeirError::DeadMount { dir, .. } => {
                 format!("mount that store again, or remove the dead mount with `weir unmount {}`", shell_quoted(dir)).into()
             }
-            WeirError::DaemonStopped { pid, .. } => format!("resume it: `kill -CONT {pid}`").into(),
-            WeirError::DaemonSilent { pid: Some(pid), .. } => format!(
-                "see what it waits for with `ps -o pid,stat,wchan:20 -p {pid}`; if it is stopped, `kill -CONT {pid}`"
-            )
-            .into(),
-            WeirError::DaemonSilent { pid: None, .. } => {
-                "you cannot see its process from here: run the command again where you started the daemon".into()
-            }
-            WeirError::DaemonOfOther { owner, .. } => format!("ask user {owner} or root to do it").into(),
             WeirError::Unmount { dir, .. } => {
                 format!("find the programs that use it with `fuser -vm {}`, and try again", shell_quoted(dir)).into()
             }
@@ -312,6 +281,7 @@ impl WeirError {
     pub(crate) fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
             WeirError::Stack(error) => return help_about_stack(error),
+            WeirError::Client(error) => return error.help(),
             WeirError::DeviceMounted { at, .. } => format!("unmount it first: `umount {}`", shell_quoted(at)).into(),
             WeirError::NotBlank { .. }
             | WeirError::NotEmpty { .. }
@@ -345,18 +315,13 @@ impl WeirError {
             | WeirError::MountFailed { .. } => return self.help_about_mounting(),
             WeirError::Spawn { .. } => "try `weir mount --foreground`".into(),
             WeirError::DaemonDied { .. } => "run it with `--foreground` to see its messages".into(),
-            WeirError::NotMounted { .. } | WeirError::NothingMounted => "see what is mounted with `findmnt -t fuse.weir`".into(),
-            WeirError::NoAnswer { .. }
-            | WeirError::VolumeMounted { .. }
+            WeirError::NothingMounted => "see what is mounted with `findmnt -t fuse.weir`".into(),
+            WeirError::VolumeMounted { .. }
             | WeirError::OtherAccess { .. }
             | WeirError::ForegroundBesideDaemon { .. }
             | WeirError::OtherOption { .. }
             | WeirError::OtherNamespace { .. }
-            | WeirError::DaemonGone { .. }
             | WeirError::DeadMount { .. }
-            | WeirError::DaemonStopped { .. }
-            | WeirError::DaemonSilent { .. }
-            | WeirError::DaemonOfOther { .. }
             | WeirError::Unmount { .. }
             | WeirError::StillMounted { .. }
             | WeirError::RunDirectory { .. } => return self.help_about_daemon(),
@@ -379,8 +344,6 @@ impl WeirError {
             WeirError::DaemonEnding { .. } => "try again in a moment".into(),
             WeirError::OptionOfDaemon { .. } => "leave the option out, or end all mounts and exports of the store first".into(),
             WeirError::WouldShrink { .. } => "shrink the file system on it first, and pass `--accept-loss`".into(),
-            WeirError::Refused { help: Some(help), .. } => help.clone().into(),
-            WeirError::Refused { dir, help: None, .. } => format!("see `weir status {}`", shell_quoted(dir)).into(),
             WeirError::ReadOnlyRolledBack { .. } => {
                 "name the volume first, then its snapshot: `weir volume rollback PATH VOLUME SNAPSHOT`".into()
             }
@@ -418,7 +381,7 @@ impl WeirError {
 fn help_about_stack(error: &StackError) -> Option<Cow<'static, str>> {
     let StackError::InUse { path, pid, program } = error else { return error.help() };
     Some(match WeirMount::served_by(*pid, path) {
-        Some(mount) => format!("unmount it: `weir unmount {}`", shell_quoted(&mount.dir)).into(),
+        Some(mount) => format!("unmount it: `weir unmount {}`", shell_quoted(mount.dir())).into(),
         None if ExportDaemon::of_process(*pid, path).is_some() => {
             "it exports volumes: end each `weir export` of the store first; `weir volume list` shows them".into()
         }

@@ -4,11 +4,11 @@
 //! command ends; else the command becomes the daemon.
 
 use crate::cli::{self, ExportArgs};
-use crate::control_client::StoreServer;
 use crate::daemon::{self, DAEMON_STEP, DAEMON_WAIT, DaemonOptions};
 use crate::error::WeirError;
 use crate::signals;
 use crate::store_daemon::{RequestRefusal, StoreDaemon};
+use crate::store_server::StoreServer;
 use host::DiskAccess;
 use nbd::Listener;
 use rustix::net::{AddressFamily, sockopt};

@@ -2,9 +2,9 @@
 
 use crate::byte_size::ByteSize;
 use crate::cli::GrowArgs;
-use crate::control_client::StoreServer;
 use crate::error::WeirError;
 use crate::store_path::open_store;
+use crate::store_server::StoreServer;
 use device::BLOCK_BYTES;
 use host::{DiskAccess, spare_bytes};
 use serde_json::{Value, json};
@@ -50,7 +50,8 @@ fn grow_store(args: &GrowArgs) -> Result<(), WeirError> {
 }
 
 fn ask(found: &StoreServer, operation: &str, args: &GrowArgs) -> Result<Value, WeirError> {
-    found.connect()?.ask(&json!({ "operation": operation, "bytes": args.size.map(|size| size.0) }))
+    let request = json!({ "operation": operation, "bytes": args.size.map(|size| size.0) });
+    Ok(found.connect()?.ask(&request)?)
 }
 
 fn grow_unmounted(args: &GrowArgs) -> Result<u64, WeirError> {

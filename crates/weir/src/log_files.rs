@@ -1,8 +1,8 @@
 //! The log files of daemons in the background: one for each daemon, in a directory that only its user can
 //! write to.
 
-use crate::control_address::DeviceNumber;
 use crate::error::WeirError;
+use client::{DeviceNumber, LOG_EXTENSION, ROOT_LOG_DIRECTORY, own_log_directory};
 use rustix::fs::Mode;
 use rustix::process::{Pid, geteuid, test_kill_process};
 use std::cmp::Reverse;
@@ -11,33 +11,17 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The end of the files' names.
-const LOG: &str = "log";
-
 /// Log files that are kept of daemons that have ended.
 const LOGS_MAX: usize = 16;
 
-/// The directory for root's daemons.
-const ROOT_DIRECTORY: &str = "/run/weir";
-
-/// The pattern of the log files of daemons that `user` started.
-pub(crate) fn log_pattern_of_user(user: u32) -> PathBuf {
-    let directory = match user {
-        user if user == geteuid().as_raw() => own_directory(),
-        0 => ROOT_DIRECTORY.into(),
-        user => format!("/run/user/{user}/weir").into(),
-    };
-    directory.join("*").with_extension(LOG)
-}
-
 /// Whether `directory` is that of root's daemons.
 pub(crate) fn is_directory_of_root(directory: &Path) -> bool {
-    directory == Path::new(ROOT_DIRECTORY)
+    directory == Path::new(ROOT_LOG_DIRECTORY)
 }
 
 /// Makes the directory for this user's daemons, if it does not exist, and removes old log files from it.
 pub(crate) fn directory() -> Result<PathBuf, WeirError> {
-    let directory = own_directory();
+    let directory = own_log_directory();
     make_private_directory(&directory)
         .map_err(|error| WeirError::RunDirectory { dir: directory.clone(), why: why(&error) })?;
     remove_old(&directory);
@@ -47,7 +31,7 @@ pub(crate) fn directory() -> Result<PathBuf, WeirError> {
 /// Creates the log file of this process, which serves the mount with this device number. Returns the file and
 /// its path.
 pub(crate) fn create(directory: &Path, (major, minor): DeviceNumber) -> Result<(File, PathBuf), WeirError> {
-    let path = directory.join(format!("{major}:{minor}.{}.{LOG}", std::process::id()));
+    let path = directory.join(format!("{major}:{minor}.{}.{LOG_EXTENSION}", std::process::id()));
     let mode = (Mode::RUSR | Mode::WUSR).as_raw_mode();
     let file = OpenOptions::new().create(true).append(true).mode(mode).open(&path);
     let file = file.map_err(WeirError::io("making the file for messages", &path))?;
@@ -58,18 +42,6 @@ pub(crate) fn create(directory: &Path, (major, minor): DeviceNumber) -> Result<(
 pub(crate) fn remove_if_empty(log: &Path) {
     if fs::metadata(log).is_ok_and(|log| log.len() == 0) {
         let _ = fs::remove_file(log);
-    }
-}
-
-fn own_directory() -> PathBuf {
-    let user = geteuid();
-    if user.is_root() {
-        return ROOT_DIRECTORY.into();
-    }
-    // The specification says to ignore a relative path.
-    match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()) {
-        Some(directory) => directory.join("weir"),
-        None => format!("/tmp/weir-{}", user.as_raw()).into(),
     }
 }
 
@@ -109,7 +81,7 @@ fn remove_old(directory: &Path) {
 
 /// The process whose log a file is.
 fn pid_of(log: &Path) -> Option<Pid> {
-    let name = log.file_name()?.to_str()?.strip_suffix(LOG)?.strip_suffix('.')?;
+    let name = log.file_name()?.to_str()?.strip_suffix(LOG_EXTENSION)?.strip_suffix('.')?;
     Pid::from_raw(name.rsplit_once('.')?.1.parse().ok()?)
 }
 

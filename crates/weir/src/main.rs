@@ -6,13 +6,10 @@ mod byte_size;
 mod check;
 mod class;
 mod cli;
-mod control_address;
-mod control_client;
 mod control_server;
 mod copy;
 mod copy_request;
 mod daemon;
-mod descriptor_stream;
 mod epoch_keeper;
 mod error;
 mod export;
@@ -41,6 +38,7 @@ mod status_print;
 mod status_report;
 mod store_daemon;
 mod store_path;
+mod store_server;
 mod task_sampler;
 mod trace;
 mod unmount;
@@ -52,7 +50,7 @@ mod write_policy;
 
 use clap::Parser;
 use cli::{DirArgs, SpaceArgs, StatusArgs, TuneArgs, WeirCommand, WeirCommandLine};
-use control_client::WeirMount;
+use client::WeirMount;
 use error::WeirError;
 use serde_json::json;
 use std::process::ExitCode;
@@ -199,5 +197,6 @@ fn space(args: &SpaceArgs) -> Result<(), WeirError> {
 }
 
 fn sync(args: &DirArgs) -> Result<(), WeirError> {
-    WeirMount::at(&args.dir)?.connect()?.request("sync").map(drop)
+    WeirMount::at(&args.dir)?.connect()?.request("sync")?;
+    Ok(())
 }

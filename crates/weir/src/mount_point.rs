@@ -1,9 +1,8 @@
 //! Checks whether a directory can be mounted on, before anything is written anywhere.
 
-use crate::control_address::DeviceNumber;
-use crate::control_client::{WeirMount, spellings};
 use crate::error::WeirError;
 use crate::unmount::{UnmountMode, unmount};
+use client::{ClientError, DeviceNumber, WeirMount, mount_point_spellings};
 use host::{MountEntry, MountTable};
 use stack::{StackError, StoreMedia, absolute};
 use std::fs;
@@ -68,14 +67,14 @@ impl MountPoint {
 /// The device number of the weir mount on `dir`.
 pub(crate) fn device_of(dir: &Path) -> Result<DeviceNumber, WeirError> {
     let found = mount_at(dir)?.as_ref().and_then(WeirMount::of);
-    found.map(|found| found.device()).ok_or_else(|| WeirError::NotMounted { dir: dir.into() })
+    found.map(|found| found.device()).ok_or_else(|| ClientError::NotMounted { dir: dir.into() }.into())
 }
 
 /// The mount on `dir`, from the mount table. `dir` itself is not touched: access to a mount fails if its
 /// daemon has ended, and hangs if the daemon hangs.
 fn mount_at(dir: &Path) -> Result<Option<MountEntry>, WeirError> {
     let mounts = MountTable::read().map_err(|source| StackError::Host { path: dir.into(), source })?;
-    Ok(spellings(dir).find_map(|dir| mounts.mounted_at(&dir)).cloned())
+    Ok(mount_point_spellings(dir).find_map(|dir| mounts.mounted_at(&dir)).cloned())
 }
 
 /// Accepts a mounted directory only if the mount is a dead mount of this store that the user may remove.
@@ -83,20 +82,20 @@ fn dead_mount(mount: &MountEntry, store: &Path) -> Result<MountPoint, WeirError>
     let (dir, fs_type) = (mount.point.clone(), mount.fs_type.clone());
     let Some(found) = WeirMount::of(mount) else { return Err(WeirError::MountPointBusy { dir, fs_type }) };
     let is_dead = match found.connect().and_then(|mut daemon| daemon.request("status")) {
-        Err(WeirError::DaemonGone { .. }) => true,
+        Err(ClientError::DaemonGone { .. }) => true,
         // The daemon may have died during the request.
-        Err(WeirError::NoAnswer { .. }) => found.is_dead(),
-        Err(error @ WeirError::DaemonStopped { .. }) => return Err(error),
+        Err(ClientError::NoAnswer { .. }) => found.is_dead(),
+        Err(error @ ClientError::DaemonStopped { .. }) => return Err(error.into()),
         _ => false,
     };
     if !is_dead {
         return Err(WeirError::MountPointBusy { dir, fs_type });
     }
     found.ensure_may_control()?;
-    if found.store == store {
+    if found.store() == store {
         Ok(MountPoint { dir, below: PresentMount::DeadMount(found.device()) })
     } else {
-        Err(WeirError::DeadMount { dir, store: found.store })
+        Err(WeirError::DeadMount { dir, store: found.store().into() })
     }
 }
 

@@ -4,13 +4,14 @@
 //! own user and for root, where both see the same directories.
 
 use crate::cli::{self, MountArgs};
-use crate::control_client::{ControlClient, StoreServer};
 use crate::error::WeirError;
 use crate::mount_point::MountPoint;
 use crate::option_values::{FETCH_MODES, KERNEL_CACHE_POLICIES, word_of};
 use crate::store_daemon::{NewMount, StoreDaemon};
 use crate::store_path::path_as_utf8;
+use crate::store_server::StoreServer;
 use crate::write_policy::PolicyChoice;
+use client::ControlClient;
 use serde_json::{Value, json};
 use stack::absolute;
 use std::ffi::OsStr;
@@ -52,7 +53,7 @@ impl RunningDaemon {
         match &self.server {
             StoreServer::Mount(mount) => {
                 let status: StatusReport = self.client.report("status")?;
-                ensure_same_options(&mount.dir, args, &status)?;
+                ensure_same_options(mount.dir(), args, &status)?;
             }
             // Without a mount the daemon does not tell its options.
             StoreServer::Exports(_) => {

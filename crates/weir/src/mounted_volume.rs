@@ -1,8 +1,8 @@
 //! A mounted volume: what its clients can ask for, except its [status](crate::status_report).
 
-use crate::control_address::DeviceNumber;
 use crate::store_daemon::{RequestRefusal, StoreDaemon};
 use crate::write_policy::PolicyChoice;
+use client::DeviceNumber;
 use fs::{Fs, Ino};
 use fuse::{PageInvalidator, RequestLatencies};
 use host::{ReadCounts, shell_quoted};

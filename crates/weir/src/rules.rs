@@ -1,11 +1,11 @@
 //! `weir rules`: checks a file of rules, tries it on a running task, shows the rules of a mount, and suggests some.
 
 use crate::cli::{RulesCheckArgs, RulesCommand, RulesShowArgs, RulesSuggestArgs, RulesTestArgs};
-use crate::control_client::WeirMount;
 use crate::error::WeirError;
 use crate::escape_control_chars;
 use crate::rule_suggestions::suggest_rules;
 use crate::task_sampler::TaskSampler;
+use client::WeirMount;
 use request::{Origin, RequestClass, RuleDecision, RuleError, RuleMask, RuleSet, TaskFacts};
 use std::fs::File;
 use std::io::Read;
@@ -106,7 +106,7 @@ fn test(args: &RulesTestArgs) -> Result<ExitCode, WeirError> {
 fn suggest(args: &RulesSuggestArgs) -> Result<(), WeirError> {
     let mount = WeirMount::at(&args.dir)?;
     if mount.is_dead() {
-        return Err(mount.gone());
+        return Err(mount.gone().into());
     }
     let in_proc = |source| WeirError::io("looking at running programs", "/proc")(source);
     let mut sampler = TaskSampler::new(mount.device()).map_err(in_proc)?;
@@ -176,7 +176,7 @@ fn print_facts(facts: &TaskFacts) {
 /// Warns of a path that begins with the mount point, which no rule sees.
 fn warn_of_mount_point(path: &Path) {
     if let Ok((mount, inside)) = WeirMount::containing(path) {
-        let (path, dir) = (path.display(), mount.dir.display());
+        let (path, dir) = (path.display(), mount.dir().display());
         let message = format!("{path}: rules of the mount {dir} see this file as /{}", inside.display());
         tracing::warn!("{}", escape_control_chars(&message));
     }

@@ -2,8 +2,8 @@
 
 use crate::byte_size::ByteSize;
 use crate::cli::ScrubArgs;
-use crate::control_client::WeirMount;
 use crate::error::WeirError;
+use client::WeirMount;
 use device::BLOCK_BYTES;
 use serde_json::{Value, json};
 use std::process::ExitCode;

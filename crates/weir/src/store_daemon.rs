@@ -3,7 +3,6 @@
 use crate::assigned_classes::AssignedClasses;
 use crate::cli::CloneWish;
 use crate::cli::WakeUpArg;
-use crate::control_address::ControlAddress;
 use crate::control_server::{ControlServer, ControlSubject};
 use crate::epoch_keeper::EpochKeeper;
 use crate::error::WeirError;
@@ -15,13 +14,14 @@ use crate::pm_qos::PmQos;
 use crate::volume::{self, VolumePlaces};
 use crate::write_policy::{PolicyChoice, WritePolicy};
 use cache::Cache;
+use client::ControlAddress;
 use device::BLOCK_BYTES;
 use fuse::{FuseServer, FuseSession, KernelCachePolicy, MountOptions, RequestCounter, RequestLatencies};
-use host::{DiskAccess, shell_quoted};
+use host::{DiskAccess, WEIR_FS_TYPE, shell_quoted};
 use nbd::Listener;
 use request::RequestClass;
 use serde_json::{Value, json};
-use stack::{FS_TYPE, StorageStack};
+use stack::StorageStack;
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io;
@@ -245,7 +245,7 @@ impl StoreDaemon {
         let volume = stack::volume_named(&self.stack.store, &media.name, &new.volume)?;
         self.ensure_unused(&volume)?;
         if self.mounts().iter().any(|mounted| mounted.dir == *dir) {
-            return Err(WeirError::MountPointBusy { dir: dir.clone(), fs_type: FS_TYPE.into() });
+            return Err(WeirError::MountPointBusy { dir: dir.clone(), fs_type: WEIR_FS_TYPE.into() });
         }
         if volume.mode == VolumeMode::Writable && new.read_only != (self.stack.access == DiskAccess::Read) {
             let path = media.name.clone();

@@ -1,7 +1,7 @@
 //! Samples what the tasks do that have files of a mount open, from /proc alone: the daemon need not answer.
 
-use crate::control_address::DeviceNumber;
 use crate::rule_suggestions::TaskSamples;
+use client::DeviceNumber;
 use host::{TaskActivity, TaskActivityReader, TaskReadError};
 use std::collections::{BTreeSet, HashMap};
 use std::io;

@@ -6,8 +6,8 @@
 
 use crate::byte_size::ByteSize;
 use crate::cli::DirArgs;
-use crate::control_client::{ControlClient, WeirMount};
 use crate::error::WeirError;
+use client::{ClientError, ControlClient, WeirMount};
 use host::{MountEntry, MountTable};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
@@ -46,7 +46,7 @@ impl OtherMount {
     /// process may inspect. A file system of another store may have got the old device number, so the store must
     /// match, too. The same daemon may have made a new mount with the number: see [`is_number_reused`].
     fn find(gone: &WeirMount) -> Option<OtherMount> {
-        let is_of = |one: &MountEntry| one.device == gone.device() && one.source == gone.store;
+        let is_of = |one: &MountEntry| one.device == gone.device() && one.source == gone.store();
         let point_in = |mounts: MountTable| mounts.iter().find(|one| is_of(one)).map(|one| one.point.clone());
         if let Some(point) = MountTable::read().ok().and_then(point_in) {
             return Some(OtherMount { point, pid: None });
@@ -98,19 +98,21 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
     // Connected before the unmount: afterwards the mount table no longer says where the daemon listens.
     let daemon = match EndingDaemon::of(&found) {
         // Programs on the mount wait for this daemon, and would lose their writes.
-        Err(error @ (WeirError::DaemonStopped { .. } | WeirError::DaemonSilent { .. })) => return Err(error),
+        Err(error @ (ClientError::DaemonStopped { .. } | ClientError::DaemonSilent { .. })) => {
+            return Err(error.into());
+        }
         daemon => daemon,
     };
     let deadline = Instant::now() + BUSY_WAIT;
     let unmounted = loop {
-        match unmount(&found.dir, UnmountMode::WhenIdle) {
+        match unmount(found.dir(), UnmountMode::WhenIdle) {
             // The mount is dead. Programs with open files get errors anyway.
-            Err(_) if daemon.is_err() && found.is_dead() => break unmount(&found.dir, UnmountMode::Detach),
+            Err(_) if daemon.is_err() && found.is_dead() => break unmount(found.dir(), UnmountMode::Detach),
             Err(why) if is_busy(&why) && Instant::now() < deadline => std::thread::sleep(BUSY_PAUSE),
             unmounted => break unmounted,
         }
     };
-    unmounted.map_err(|why| WeirError::Unmount { dir: found.dir.clone(), why })?;
+    unmounted.map_err(|why| WeirError::Unmount { dir: found.dir().into(), why })?;
     match daemon {
         Ok(daemon) => daemon.wait(&found),
         Err(error) => {
@@ -136,11 +138,11 @@ struct EndingDaemon {
 }
 
 impl EndingDaemon {
-    fn of(found: &WeirMount) -> Result<EndingDaemon, WeirError> {
+    fn of(found: &WeirMount) -> Result<EndingDaemon, ClientError> {
         let mut client = found.connect()?;
         // Shows that the daemon is alive.
         client.request("status")?;
-        let lost = |source| WeirError::NoAnswer { dir: found.dir.clone(), source };
+        let lost = |source| ClientError::NoAnswer { dir: found.dir().into(), source };
         let pid = client.pid().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         let pid = pid.ok_or_else(|| lost(std::io::Error::other("its process cannot be seen from here")))?;
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|errno| lost(errno.into()))?;
@@ -161,7 +163,7 @@ impl EndingDaemon {
             }
             match OtherMount::find(found).filter(|_| !is_number_reused(found, begun)) {
                 Some(OtherMount { point, pid }) if begun.elapsed() >= BUSY_WAIT => {
-                    return Err(WeirError::StillMounted { dir: found.dir.clone(), point, pid });
+                    return Err(WeirError::StillMounted { dir: found.dir().into(), point, pid });
                 }
                 Some(_) => continue,
                 None => {}
@@ -180,7 +182,7 @@ impl EndingDaemon {
         }
         match reply["not_drained"].as_str() {
             None => Ok(()),
-            Some(why) => Err(WeirError::NotDrained { dir: found.dir.clone(), why: why.into() }),
+            Some(why) => Err(WeirError::NotDrained { dir: found.dir().into(), why: why.into() }),
         }
     }
 }

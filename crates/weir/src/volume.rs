@@ -5,10 +5,10 @@ use crate::cli::{
     CloneWish, VolumeCloneArgs, VolumeCommand, VolumeCreateArgs, VolumeDeleteArgs, VolumeListArgs,
     VolumeRenameArgs, VolumeResizeArgs, VolumeRollbackArgs, VolumeSnapshotArgs,
 };
-use crate::control_client::StoreServer;
 use crate::epoch_keeper;
 use crate::error::WeirError;
 use crate::store_path::{open_store, path_as_utf8};
+use crate::store_server::StoreServer;
 use block::BlockVolumeError;
 use cache::{Cache, CacheSettings};
 use device::{BLOCK_BYTES, Clock, OverlayDevice, PageNo, SharedPage};
@@ -107,7 +107,7 @@ fn change<T: Into<Value>>(
     work: impl FnOnce(&Cache, &Path) -> Result<T, WeirError>,
 ) -> Result<Value, WeirError> {
     match StoreServer::at_or_of(path)? {
-        Some(found) => found.connect()?.ask(request),
+        Some(found) => Ok(found.connect()?.ask(request)?),
         None => {
             let settings = CacheSettings::default();
             let media = StoreMedia::find(path, None)?;

@@ -1,11 +1,11 @@
 //! `weir why`: who waits, for what, and because of whom.
 
 use crate::cli::WhyArgs;
-use crate::control_client::WeirMount;
 use crate::error::WeirError;
 use crate::status_report::whole_millis;
 use crate::waits_print;
 use crate::waits_report::unix_time;
+use client::WeirMount;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &WhyArgs) -> Result<(), WeirError> {
     if is_part {
         report.totals = totals_of(&report.ended);
     }
-    add_paths(&mut report, &mount.dir);
+    add_paths(&mut report, mount.dir());
     add_titles(&mut report);
     if args.json {
         println!("{:#}", serde_json::to_value(&report).expect("a report has string keys"));

@@ -1,11 +1,11 @@
-//! Where the daemon of a mount or of exports listens, and how commands find it.
+//! Where the daemon of a mount or of exports listens, and how programs find it.
 //!
 //! The daemon listens on an abstract Unix socket. Its name contains the mount's device number, which the
 //! mount table shows to everybody. So the mount alone leads to its daemon: for root, from cron, in any
 //! environment. The socket needs no directory, and a daemon that was killed leaves nothing behind. Any user
-//! may take such a name, so a command believes only a socket on which the kernel says that the mount's owner
+//! may take such a name, so a program believes only a socket on which the kernel says that the mount's owner
 //! listens. The name ends with the time: otherwise a user who takes a name first would keep the daemon from
-//! it. A command in another network namespace does not find the daemon, and says so.
+//! it. A program in another network namespace does not find the daemon, and says so.
 //!
 //! Files would be no better: root would have to guess a user's directory, and users cannot make files below
 //! /run.
@@ -21,11 +21,11 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 /// A device number, as the mount table writes it.
-pub(crate) type DeviceNumber = (u32, u32);
+pub type DeviceNumber = (u32, u32);
 
 /// What leads to a daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ControlAddress {
+pub enum ControlAddress {
     /// A mount with this device number.
     Mount(DeviceNumber),
     /// The process with this id, which holds the lock of the store: a daemon with exports listens there, too, because it may
@@ -37,7 +37,7 @@ pub(crate) enum ControlAddress {
 const LISTENS: u32 = 0x10000;
 
 /// Listens for clients.
-pub(crate) fn listen(address: ControlAddress) -> io::Result<UnixListener> {
+pub fn listen(address: ControlAddress) -> io::Result<UnixListener> {
     let now = clock_gettime(ClockId::Boottime);
     let born = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
     let name = SocketAddr::from_abstract_name(format!("{}{born}", prefix(address)))?;
@@ -45,7 +45,7 @@ pub(crate) fn listen(address: ControlAddress) -> io::Result<UnixListener> {
 }
 
 /// Connects to a daemon of the user `owner`; `None` if no daemon listens.
-pub(crate) fn connect(address: ControlAddress, owner: u32) -> io::Result<Option<(UnixStream, SocketPeer)>> {
+pub fn connect(address: ControlAddress, owner: u32) -> io::Result<Option<(UnixStream, SocketPeer)>> {
     let table = fs::read("/proc/net/unix")?;
     let names = listening_names(&String::from_utf8_lossy(&table), address);
     Ok(names.iter().find_map(|name| {

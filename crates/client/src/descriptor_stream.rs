@@ -23,23 +23,24 @@ pub(crate) fn send(mut stream: &UnixStream, bytes: &[u8], descriptors: &[Borrowe
 }
 
 /// The receiving end. Keeps the descriptors of the last message that had some.
-pub(crate) struct DescriptorStream {
+pub struct DescriptorStream {
     stream: UnixStream,
     received: Vec<OwnedFd>,
 }
 
 impl DescriptorStream {
-    pub(crate) fn new(stream: UnixStream) -> DescriptorStream {
+    /// Receives from `stream`.
+    pub fn new(stream: UnixStream) -> DescriptorStream {
         DescriptorStream { stream, received: Vec::new() }
     }
 
     /// A second handle of the connection.
-    pub(crate) fn connection(&self) -> io::Result<UnixStream> {
+    pub fn connection(&self) -> io::Result<UnixStream> {
         self.stream.try_clone()
     }
 
     /// Takes the descriptors that arrived with the bytes read so far, in their order.
-    pub(crate) fn take_descriptors(&mut self) -> Vec<OwnedFd> {
+    pub fn take_descriptors(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.received)
     }
 }
