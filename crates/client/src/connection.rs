@@ -29,6 +29,8 @@ pub struct ControlClient {
     stream: BufReader<UnixStream>,
     /// The received part of the next reply.
     line: String,
+    /// Replies to requests whose wait ended with an error. They arrive before the reply to a later request.
+    late_replies: usize,
     /// Whether the user was told that the reply takes long.
     told: bool,
 }
@@ -38,7 +40,7 @@ impl ControlClient {
     /// daemon's process, if this process can see it.
     pub fn over(stream: UnixStream, dir: PathBuf, owner: u32, pid: Option<u32>) -> ControlClient {
         let stream = BufReader::new(stream);
-        ControlClient { dir, owner, pid, stream, line: String::new(), told: false }
+        ControlClient { dir, owner, pid, stream, line: String::new(), late_replies: 0, told: false }
     }
 
     /// The daemon's process id, if this process can see it.
@@ -59,7 +61,17 @@ impl ControlClient {
     /// Sends a request with arguments for a report, and waits for it.
     pub fn report_for<R: DeserializeOwned>(&mut self, request: &Value) -> Result<R, ClientError> {
         let reply = self.ask(request)?;
-        serde_json::from_value(reply).map_err(|error| self.lost(error.into()))
+        self.parsed(reply)
+    }
+
+    /// Sends a request together with descriptors for a report, and waits for it.
+    pub(crate) fn report_with<R: DeserializeOwned>(
+        &mut self,
+        request: &Value,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<R, ClientError> {
+        let reply = self.ask_with(request, descriptors)?;
+        self.parsed(reply)
     }
 
     /// Sends a request, and waits for the reply.
@@ -68,23 +80,31 @@ impl ControlClient {
             Some("status" | "space" | "why" | "rules" | "volume_list" | "class") => ANSWER_WAIT,
             _ => WORK_WAIT,
         };
-        self.send_request(request)?;
+        self.send_request(request, &[])?;
         self.wait_for_reply(patience)
     }
 
-    /// Sends a request together with descriptors, and waits for the reply.
+    /// Sends a request together with at most 129 descriptors, and waits for the reply.
     pub fn ask_with(
         &mut self,
         request: &Value,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<Value, ClientError> {
-        let line = format!("{request}\n");
-        let sent = descriptor_stream::send(self.stream.get_ref(), line.as_bytes(), descriptors);
-        sent.map_err(|source| self.lost(source))?;
+        self.send_request(request, descriptors)?;
         self.wait_for_reply(WORK_WAIT)
     }
 
+    /// Waits for the reply to the last request. After an error, a reply that arrives later is never taken for the reply to
+    /// another request.
     fn wait_for_reply(&mut self, patience: Duration) -> Result<Value, ClientError> {
+        let reply = self.wait_for_reply_within(patience);
+        if matches!(reply, Err(ClientError::DaemonSilent { .. } | ClientError::DaemonStopped { .. })) {
+            self.late_replies += 1;
+        }
+        reply
+    }
+
+    fn wait_for_reply_within(&mut self, patience: Duration) -> Result<Value, ClientError> {
         let begun = Instant::now();
         loop {
             if let Some(reply) = self.receive_within(LIVENESS_INTERVAL)? {
@@ -126,12 +146,17 @@ impl ControlClient {
 
     /// Sends a request without arguments, and does not wait.
     pub fn send(&mut self, operation: &str) -> Result<(), ClientError> {
-        self.send_request(&json!({ "operation": operation }))
+        self.send_request(&json!({ "operation": operation }), &[])
     }
 
-    fn send_request(&mut self, request: &Value) -> Result<(), ClientError> {
+    fn send_request(&mut self, request: &Value, descriptors: &[BorrowedFd<'_>]) -> Result<(), ClientError> {
         let line = format!("{request}\n");
-        match self.stream.get_mut().write_all(line.as_bytes()) {
+        let mut stream = self.stream.get_ref();
+        let sent = match descriptors {
+            [] => stream.write_all(line.as_bytes()),
+            _ => descriptor_stream::send(stream, line.as_bytes(), descriptors),
+        };
+        match sent {
             // The daemon has refused this client. Its reply says why.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             sent => sent.map_err(|source| self.lost(source)),
@@ -141,13 +166,19 @@ impl ControlClient {
     /// Receives the reply, or `None` if none arrives within `timeout`.
     pub fn receive_within(&mut self, timeout: Duration) -> Result<Option<Value>, ClientError> {
         self.stream.get_ref().set_read_timeout(Some(timeout)).map_err(|source| self.lost(source))?;
-        match self.stream.read_line(&mut self.line) {
-            Ok(0) => return Err(self.lost(ErrorKind::UnexpectedEof.into())),
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-            Err(source) => return Err(self.lost(source)),
-        }
-        let line = std::mem::take(&mut self.line);
+        let line = loop {
+            match self.stream.read_line(&mut self.line) {
+                Ok(0) => return Err(self.lost(ErrorKind::UnexpectedEof.into())),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(source) => return Err(self.lost(source)),
+            }
+            let line = std::mem::take(&mut self.line);
+            if self.late_replies == 0 {
+                break line;
+            }
+            self.late_replies -= 1;
+        };
         let reply: Value = serde_json::from_str(&line).map_err(|error| self.lost(error.into()))?;
         if reply["refused"] == true {
             return Err(ClientError::DaemonOfOther { dir: self.dir.clone(), owner: self.owner });
@@ -161,7 +192,33 @@ impl ControlClient {
         }
     }
 
+    fn parsed<R: DeserializeOwned>(&self, reply: Value) -> Result<R, ClientError> {
+        serde_json::from_value(reply).map_err(|error| self.lost(error.into()))
+    }
+
+    /// The error for a vector that the daemon did not make, because other programs changed its files.
+    pub(crate) fn busy(&self) -> ClientError {
+        ClientError::Busy { dir: self.dir.clone() }
+    }
+
     fn lost(&self, source: io::Error) -> ClientError {
         ClientError::NoAnswer { dir: self.dir.clone(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_reply_is_not_taken_for_the_next_one() {
+        let (client, server) = UnixStream::pair().expect("sockets");
+        let mut client = ControlClient::over(client, "/mnt".into(), 0, None);
+        let mut server = BufReader::new(server);
+        client.send("first").expect("a socket");
+        let silent = client.wait_for_reply(Duration::ZERO).expect_err("no reply");
+        assert!(matches!(silent, ClientError::DaemonSilent { .. }), "{silent}");
+        server.get_mut().write_all(b"{\"of\":\"first\"}\n{\"of\":\"second\"}\n").expect("a socket");
+        assert_eq!(client.request("second").expect("a reply")["of"], "second");
     }
 }

@@ -1,6 +1,7 @@
 //! Why a daemon was not found, or did not do what it was asked, and the next step.
 
 use crate::log_directory::log_pattern_of_user;
+use crate::ranges::{BYTES_MAX, RANGES_MAX};
 use host::{HostError, shell_quoted};
 use std::borrow::Cow;
 use std::io;
@@ -12,6 +13,10 @@ use std::path::PathBuf;
 pub enum ClientError {
     #[error("{}: no weir store is mounted here", dir.display())]
     NotMounted { dir: PathBuf },
+    #[error("the file lies on device {major}:{minor}, which is not a weir mount that this process sees")]
+    NotOnMount { major: u32, minor: u32 },
+    #[error("looking up the device of the file: {source}")]
+    FileDevice { source: io::Error },
     #[error("{source}")]
     MountTable { source: HostError },
     #[error("{}: the daemon does not answer: {source}", dir.display())]
@@ -26,6 +31,16 @@ pub enum ClientError {
     DaemonOfOther { dir: PathBuf, owner: u32 },
     #[error("{}: the daemon says: {why}", dir.display())]
     Refused { dir: PathBuf, why: String, help: Option<String> },
+    #[error("{}: the files changed meanwhile", dir.display())]
+    Busy { dir: PathBuf },
+    #[error("a vector of {ranges} ranges: at most {RANGES_MAX} can be changed together")]
+    TooManyRanges { ranges: usize },
+    #[error("a vector that writes {bytes} bytes: at most {BYTES_MAX} can be written together")]
+    TooManyBytesWritten { bytes: u64 },
+    #[error("a vector that compares {bytes} bytes: at most {BYTES_MAX} can be compared together")]
+    TooManyBytesCompared { bytes: u64 },
+    #[error("keeping the bytes to write in memory: {source}")]
+    Memfd { source: io::Error },
 }
 
 impl ClientError {
@@ -33,6 +48,10 @@ impl ClientError {
     pub fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
             ClientError::NotMounted { .. } => "see what is mounted with `findmnt -t fuse.weir`".into(),
+            ClientError::NotOnMount { .. } => {
+                "open the file on a mount of weir: `findmnt -t fuse.weir` shows them".into()
+            }
+            ClientError::FileDevice { .. } => return None,
             ClientError::MountTable { source } => return source.help(),
             ClientError::NoAnswer { dir, .. } => {
                 format!("check that the daemon still runs with `ps -C weir -f`, and that `ls {}` works", shell_quoted(dir)).into()
@@ -56,6 +75,14 @@ impl ClientError {
             ClientError::DaemonOfOther { owner, .. } => format!("ask user {owner} or root to do it").into(),
             ClientError::Refused { help: Some(help), .. } => help.clone().into(),
             ClientError::Refused { dir, help: None, .. } => format!("see `weir status {}`", shell_quoted(dir)).into(),
+            ClientError::Busy { .. } => "try again".into(),
+            ClientError::TooManyRanges { .. } | ClientError::TooManyBytesCompared { .. } => {
+                "use several vectors, each of which is atomic by itself".into()
+            }
+            ClientError::TooManyBytesWritten { .. } => {
+                "write the bytes to another file first, and move its pages with the vector".into()
+            }
+            ClientError::Memfd { .. } => "check the limits of this process: `ulimit -n`, and its memory".into(),
         })
     }
 }

@@ -6,10 +6,12 @@ use crate::address::{self, ControlAddress, DeviceNumber};
 use crate::connection::ControlClient;
 use crate::error::ClientError;
 use host::{FuseMountOwner, MountEntry, MountTable, WEIR_FS_TYPE};
+use rustix::fs::{AtFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Component, Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -49,6 +51,22 @@ impl WeirMount {
             .and_then(find)
             .or_else(|| find(std::fs::canonicalize(path).ok()?))
             .ok_or_else(|| ClientError::NotMounted { dir: path.into() })
+    }
+
+    /// The mount that an open file lies on. Does not wait for the mount's daemon.
+    ///
+    /// # Errors
+    ///
+    /// [`ClientError::NotOnMount`] if the file is not one of weir, or if its mount is not in the mount namespace of this
+    /// process.
+    pub fn of_file(file: impl AsFd) -> Result<WeirMount, ClientError> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let found = statx(file, c"", flags, StatxFlags::empty());
+        let found = found.map_err(|errno| ClientError::FileDevice { source: errno.into() })?;
+        let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
+        let mounts = MountTable::read().map_err(|source| ClientError::MountTable { source })?;
+        let mut of_device = mounts.iter().filter(|mount| mount.device == (major, minor));
+        of_device.find_map(WeirMount::of).ok_or(ClientError::NotOnMount { major, minor })
     }
 
     /// All mounts that the user may control.
@@ -163,4 +181,17 @@ pub fn mount_point_spellings(dir: &Path) -> impl Iterator<Item = PathBuf> {
         .into_iter()
         .chain(std::iter::once_with(parents_resolved).flatten())
         .chain(std::iter::once_with(resolved).flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_elsewhere_has_no_mount() {
+        let file = tempfile::tempfile().expect("a file");
+        let error = WeirMount::of_file(&file).map(|mount| mount.dir).expect_err("no mount of weir");
+        assert!(matches!(error, ClientError::NotOnMount { .. }), "{error}");
+        assert!(error.to_string().starts_with("the file lies on device "), "{error}");
+    }
 }

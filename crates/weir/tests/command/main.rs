@@ -1,6 +1,7 @@
 //! The command and its daemon: messages, permissions, and kept data.
 
 mod bad_input;
+mod client_programs;
 #[path = "../common/mod.rs"]
 mod common;
 mod copies;
