@@ -23,6 +23,7 @@ use crate::write_policy::{PolicyChoice, StreamSettings, WritePolicy};
 use cache::{Cache, CacheSettings};
 use fuse::RequestCounter;
 use host::{DiskAccess, PmQosRequest, are_on_one_disk};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stack::{ExpectedBuffer, StackError, StorageStack, StoreMedia, WorkerStopper, WorkerThreads};
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -114,6 +115,14 @@ fn become_daemon(args: &MountArgs) -> Result<(), WeirError> {
     serve(&daemon, &first, is_in_background, log_directory.as_deref())
 }
 
+/// Lets this process have as many descriptors as its user may raise the limit to. Any user may send open files with a request,
+/// and the usual limit of 1024 is too low for a few clients that each send as many as they may.
+fn raise_descriptor_limit() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    // Fails if the kernel's own limit is lower. The daemon works with the limit that it has.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
 /// Opens the store on `media` for a daemon. Checks everything before the first write.
 pub(crate) fn open(mut media: StoreMedia, options: &DaemonOptions<'_>) -> Result<StoreDaemon, WeirError> {
     let &DaemonOptions { access, buffer_medium, tuning } = options;
@@ -143,6 +152,7 @@ pub(crate) fn open(mut media: StoreMedia, options: &DaemonOptions<'_>) -> Result
     // Memory reclaim must not make the daemon wait for its own write-back. The call needs privilege, and the
     // daemon works without it.
     let _ = host::mark_io_flusher();
+    raise_descriptor_limit();
     let every = Some(tuning.epoch_every).filter(|&seconds| seconds > 0 && access == DiskAccess::Write);
     let epochs = Arc::new(EpochKeeper::new(Cache::clone(&stack.cache), every.map(Duration::from_secs)));
     let front = front.start(tuning)?;
