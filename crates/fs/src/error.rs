@@ -28,6 +28,9 @@ pub enum FsError {
     /// EINVAL
     #[error("invalid argument")]
     Invalid,
+    /// EFBIG
+    #[error("more changes at once than the buffer takes, or than a batch may have")]
+    BatchTooLarge,
     /// EINVAL
     #[error("{0}")]
     BadRange(&'static str),
@@ -96,7 +99,7 @@ impl FsError {
             FsError::Invalid | FsError::BadRange(_) => Errno::INVAL,
             FsError::Differs { .. } => Errno::CANCELED,
             FsError::Busy => Errno::BUSY,
-            FsError::TooLarge => Errno::FBIG,
+            FsError::TooLarge | FsError::BatchTooLarge => Errno::FBIG,
             FsError::PastEnd => Errno::NXIO,
             FsError::TooManyLinks => Errno::MLINK,
             FsError::NoSpace => Errno::NOSPC,

@@ -113,15 +113,10 @@ impl PageInvalidator {
         self.queue.waiting().unfinished
     }
 
-    /// Makes the kernel forget the pages and the attributes of a file that was not changed through the kernel, then calls
-    /// `then`. Call it without a lock, and from no thread that answers the kernel.
-    pub fn forget_file(&self, ino: Ino, then: impl FnOnce() + Send + 'static) {
-        self.invalidate(ino, 0..u64::MAX, then);
-    }
-
-    /// Invalidates a range, and the attributes of the file, then calls `then`. An end of `u64::MAX` means to the end of the
-    /// file.
-    pub(crate) fn invalidate(&self, ino: Ino, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
+    /// Makes the kernel forget the pages of a range, and the attributes of the file, then calls `then`: the range was not
+    /// changed through the kernel, or is shared by now. An end of `u64::MAX` means to the end of the file. Call it without a
+    /// lock, and from no thread that answers the kernel.
+    pub fn invalidate(&self, ino: Ino, range: Range<u64>, then: impl FnOnce() + Send + 'static) {
         let mut waiting = self.queue.waiting();
         if !waiting.is_started {
             drop(waiting);

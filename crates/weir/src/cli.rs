@@ -12,6 +12,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 use store::DataMode;
 
@@ -559,19 +560,20 @@ pub(crate) struct VolumeCreateArgs {
     pub(crate) size: Option<ByteSize>,
 }
 
-/// Copy a file between mounts of one store, at once
+/// Copy a file, or a range of one, between mounts of one store, at once
 ///
 /// The copy shares its pages with the source until one of the two is changed, so it takes no longer for a terabyte than for a
 /// megabyte, and hardly any space. `cp` does this within a mount, but between two mounts, such as a snapshot and the live volume,
 /// the kernel makes it read and write all bytes.
 ///
 /// The copy gets the mode, the times and, if you are root, the owner of the source; no extended attributes and ACLs. It gets
-/// its name when it is whole and durable.
+/// its name when it is whole and durable. A range changes in place, as a whole or not at all, whatever crashes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   weir mount --volume nightly /var/lib/weir/db /mnt/nightly
-  weir cp --force /mnt/nightly/base/16384/2619 /mnt/db/base/16384/2619")]
+  weir cp --force /mnt/nightly/base/16384/2619 /mnt/db/base/16384/2619
+  weir cp --range 1GiB:16MiB /mnt/nightly/disk.img /mnt/db/disk.img")]
 pub(crate) struct CopyArgs {
     /// The file to copy
     pub(crate) source: PathBuf,
@@ -580,6 +582,29 @@ pub(crate) struct CopyArgs {
     /// Replace a file that has the name of the copy
     #[arg(long)]
     pub(crate) force: bool,
+    /// Copy LENGTH bytes from OFFSET on to the same place of the target, which exists; both are multiples of 4096, unless the
+    /// target ends with the range
+    #[arg(long, value_name = "OFFSET:LENGTH", conflicts_with = "force")]
+    pub(crate) range: Option<CopiedRange>,
+}
+
+/// A range of bytes in source and target of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CopiedRange {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+impl FromStr for CopiedRange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CopiedRange, String> {
+        let how = "write OFFSET:LENGTH, such as 1GiB:16MiB or 4096:8192";
+        let (offset, len) = text.split_once(':').ok_or(how)?;
+        let ByteSize(offset) = offset.parse()?;
+        let ByteSize(len) = len.parse()?;
+        if len == 0 { Err(format!("an empty range; {how}")) } else { Ok(CopiedRange { offset, len }) }
+    }
 }
 
 /// Change the size of a block volume that is not exported

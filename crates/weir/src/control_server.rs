@@ -11,14 +11,14 @@
 //! | --- | --- |
 //! | root, and the user of the daemon | everything |
 //! | the owner of the mount's root directory | read and sync: `status`, `space`, `why`, `sync` |
-//! | any user | `copy_file` between files that the client has open, and sends along |
+//! | any user | `change_ranges` of files that the client has open, and sends along |
 
 use crate::cli::CloneWish;
-use crate::copy_request;
 use crate::error::WeirError;
 use crate::export;
 use crate::mount_request;
 use crate::mounted_volume::MountedVolume;
+use crate::range_request;
 use crate::store_daemon::{RequestRefusal, ScrubFrom, StoreDaemon};
 use crate::volume;
 use crate::write_policy::PolicyChoice;
@@ -225,7 +225,7 @@ fn serve(
             return serve_export(reader, &request, subject.daemon(), descriptors.into_iter().next());
         }
         let reply = match request["operation"].as_str() {
-            Some("copy_file") => copy_request::answer(subject.daemon(), descriptors),
+            Some("change_ranges") => range_request::answer(subject.daemon(), &request, descriptors),
             _ if rights == ClientRights::OpenFiles => Ok(refusal()),
             _ => answer(&request, subject, rights, peer),
         };

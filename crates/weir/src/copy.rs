@@ -1,18 +1,16 @@
-//! `weir cp`: copies a file between mounts of one store, sharing its pages.
+//! `weir cp`: copies a file, or a range of one, between mounts of one store, sharing its pages.
 //!
 //! The kernel answers EXDEV to `copy_file_range` between two mounts, and passes FICLONE on to no file system in user space.
-//! So the daemon of the store gets both open files, and makes the copy.
+//! So the daemon of the store gets both open files, and shares the pages.
 
-use crate::cli::CopyArgs;
+use crate::cli::{CopiedRange, CopyArgs};
 use crate::error::WeirError;
-use client::WeirMount;
+use client::{RangeVector, WeirMount};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
-use serde_json::json;
 use stack::StackError;
 use std::fs::{self, File, FileTimes, Metadata, Permissions};
 use std::io;
-use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(args: &CopyArgs) -> Result<(), WeirError> {
@@ -24,6 +22,9 @@ pub(crate) fn run(args: &CopyArgs) -> Result<(), WeirError> {
     }
     // Programs may have changed mapped pages that the daemon does not know yet.
     source.sync_data().map_err(StackError::io("syncing", from))?;
+    if let Some(range) = args.range {
+        return copy_range(&source, &args.target, range);
+    }
     let to = target_path(from, &args.target);
     if !args.force && fs::symlink_metadata(&to).is_ok() {
         return Err(WeirError::TargetExists { path: to });
@@ -32,13 +33,35 @@ pub(crate) fn run(args: &CopyArgs) -> Result<(), WeirError> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let (mount, _) = WeirMount::containing(directory)?;
+    // Before anything is made there.
+    WeirMount::containing(directory)?;
     let unfinished = UnfinishedCopy::create(directory, &to)?;
-    let request = json!({ "operation": "copy_file" });
-    mount.connect()?.ask_with(&request, &[source.as_fd(), unfinished.file.as_fd()])?;
+    share(&source, &unfinished.file, CopiedRange { offset: 0, len: attributes.len() }, &unfinished.path)?;
     unfinished.finish(&attributes, &to, args.force)?;
     // The name.
     File::open(directory).and_then(|dir| dir.sync_all()).map_err(StackError::io("syncing", directory))?;
+    Ok(())
+}
+
+/// Gives a range of the file `to` the bytes that the same range of `source` has.
+fn copy_range(source: &File, to: &Path, range: CopiedRange) -> Result<(), WeirError> {
+    let target = File::options().read(true).write(true).open(to).map_err(StackError::io("opening", to))?;
+    share(source, &target, range, to)
+}
+
+/// Shares the pages of a range, and waits until the store has them shared: the volume of the source can then be deleted even
+/// if the store is full.
+fn share(source: &File, target: &File, range: CopiedRange, to: &Path) -> Result<(), WeirError> {
+    let CopiedRange { offset, len } = range;
+    if len == 0 {
+        return Ok(());
+    }
+    let mut vector = RangeVector::new();
+    vector.clone_range((source, offset), (target, offset), len);
+    // Without an expectation no vector differs.
+    WeirMount::of_file(target)?.connect()?.change_ranges(&vector)?;
+    // The daemon answers this read when the store has them.
+    target.read_at(&mut [0], offset).map_err(StackError::io("reading", to))?;
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use client::DeviceNumber;
 use fs::{Fs, Ino};
 use fuse::{PageInvalidator, RequestLatencies};
 use host::{ReadCounts, shell_quoted};
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -70,10 +71,10 @@ impl MountedVolume {
         lock(&self.fs).clone()
     }
 
-    /// Makes the kernel forget the pages and attributes of a file, and waits for that.
-    pub(crate) fn forget_in_kernel(&self, ino: Ino) {
+    /// Makes the kernel forget the pages of a range, and the attributes of the file, and waits for that.
+    pub(crate) fn forget_in_kernel(&self, ino: Ino, range: Range<u64>) {
         let (tell, told) = channel();
-        self.page_invalidator.forget_file(ino, move || {
+        self.page_invalidator.invalidate(ino, range, move || {
             let _ = tell.send(());
         });
         // Fails if the threads are gone, and the mount with them.

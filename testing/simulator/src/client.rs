@@ -451,7 +451,7 @@ impl SimulationRun {
             }
             (IssuedRequest::Change(_), Err(FsError::NoSpace)) => self.check_no_space(reservable, in_doubt),
             // A batch of several changes in deep directories may be too much for the smallest buffer.
-            (IssuedRequest::Change(ModelChange::Batch(parts)), Err(FsError::TooLarge))
+            (IssuedRequest::Change(ModelChange::Batch(parts)), Err(FsError::BatchTooLarge))
                 if parts.len() > 1
                     && self.stack().cache.transaction_bytes_max() < BATCH_TRANSACTION_BYTES_MIN =>
             {

@@ -52,8 +52,8 @@ pub enum BatchChange {
         name: Vec<u8>,
     },
     /// Shares pages of a file, as [`Fs::copy_range`] does. Both offsets are multiples of 4096, and so is `len`, unless the
-    /// range ends with its file, and the target then ends with the range. A range of more than a few thousand pages must
-    /// have offsets that agree modulo 512 KiB.
+    /// target ends with the range then. A range of more than [`TRANSFER_PAGES_MAX`](cache::TRANSFER_PAGES_MAX) pages must
+    /// have offsets that agree modulo 512 KiB. Reads of the target wait until the store has the clone.
     Clone {
         /// Where the pages are.
         from: BatchPlace,
@@ -64,7 +64,8 @@ pub enum BatchChange {
         /// Position in the target, in bytes.
         at: u64,
     },
-    /// Moves pages, under the conditions of a clone. A hole is left where they were, and the size of their file stays.
+    /// Moves pages, under the conditions of a clone; a part of a page only with the end of its file. A hole is left where the
+    /// pages were, and the size of their file stays.
     Move {
         /// The file that has the pages.
         from: Ino,
@@ -121,14 +122,13 @@ enum BatchAttempt {
 impl Fs {
     /// Makes all of `changes`, in order, as one transaction: everybody sees all of them or none, and so does whoever
     /// looks after a crash. A read under way may still see some pages as they were and others as they are. The bytes that it
-    /// writes never bypass the buffer. A read of a range that is cloned or moved waits until the store has the transfer. Like every
-    /// change, it is durable after a later sync; if it removes a name of a file that
-    /// was synced while it was held, it is durable on completion. The caller holds the files and directories that it
+    /// writes never bypass the buffer. Like every change, it is durable after a later sync; if it removes a name of a file
+    /// that was synced while it was held, it is durable on completion. The caller holds the files and directories that it
     /// names: otherwise another file may have their numbers by then.
     ///
     /// # Errors
     /// That of the first change that fails: nothing has changed then. That of the sync on completion: everything has
-    /// changed. [`FsError::TooLarge`] for more than [`BATCH_CHANGES_MAX`] changes, for more than [`BATCH_BYTES_MAX`]
+    /// changed. [`FsError::BatchTooLarge`] for more than [`BATCH_CHANGES_MAX`] changes, for more than [`BATCH_BYTES_MAX`]
     /// bytes, for more than [`BATCH_COMPARED_BYTES_MAX`] compared ones, or if the buffer is too small for so many at once;
     /// [`FsError::BadRange`]; [`FsError::Differs`] if the ranges of a comparison differ; [`FsError::Busy`] if pages to be
     /// compared were dropped from memory again and again.
@@ -211,7 +211,7 @@ impl Fs {
             || compared > BATCH_COMPARED_BYTES_MAX
             || cost.bytes > limit
         {
-            return Err(FsError::TooLarge);
+            return Err(FsError::BatchTooLarge);
         }
         Ok(CheckedBatch { changes, comparisons, cost })
     }

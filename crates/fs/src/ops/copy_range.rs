@@ -67,11 +67,23 @@ impl FsTransaction<'_> {
     pub(crate) fn copy_range(&mut self, copied: RangeCopy) -> Result<u64, FsError> {
         let RangeCopy { from, offset, len, to, at } = copied;
         let source = self.copy_source(from)?;
-        self.share_range(TransferKind::Clone, source, (offset, len), to, at)
+        let (_, target) = self.find_file(to)?;
+        let len = len.min(source.size.saturating_sub(offset));
+        if len == 0 {
+            return Ok(0);
+        }
+        // Bytes behind the source's end are zeros, so its last page can be shared as a whole, unless the
+        // target is longer.
+        let ends = offset + len == source.size && at + len >= target.size();
+        if !len.is_multiple_of(PAGE_BYTES) && !ends {
+            return Err(FsError::Unsupported);
+        }
+        self.share_range(TransferKind::Clone, source, (offset, len), to, at)?;
+        Ok(len)
     }
 
-    /// Copies or moves a range of `source`, with size and times of the target. Returns how many bytes. The caller of a move
-    /// changes the inode of the source.
+    /// Copies or moves the pages of a range of `source`, with size and times of the target. The caller of a move changes the
+    /// inode of the source.
     pub(crate) fn share_range(
         &mut self,
         kind: TransferKind,
@@ -79,19 +91,9 @@ impl FsTransaction<'_> {
         (offset, len): (u64, u64),
         to: Ino,
         at: u64,
-    ) -> Result<u64, FsError> {
+    ) -> Result<(), FsError> {
         let (slot, before) = self.find_file(to)?;
         let mut inode = before;
-        let len = len.min(source.size.saturating_sub(offset));
-        if len == 0 {
-            return Ok(0);
-        }
-        // Bytes behind the source's end are zeros, so its last page can be shared as a whole, unless the
-        // target is longer.
-        let ends = offset + len == source.size && at + len >= inode.size();
-        if !len.is_multiple_of(PAGE_BYTES) && !ends {
-            return Err(FsError::Unsupported);
-        }
         let pages = len.div_ceil(PAGE_BYTES);
         if source.is_written {
             let first = offset / PAGE_BYTES;
@@ -123,12 +125,9 @@ impl FsTransaction<'_> {
             inode.set_size(inode.size().max(at + len));
         }
         self.set_inode(slot, &inode);
-        self.touch_modified(slot)?;
-        Ok(len)
+        self.touch_modified(slot)
     }
-}
 
-impl FsTransaction<'_> {
     /// Fills the last page of a file with zeros behind the file's end. The page was shared with a source that may have
     /// grown since its size was looked up, and bytes behind an end must be zeros when the file grows.
     pub(crate) fn zero_after_end(&mut self, ino: Ino) -> Result<(), FsError> {
@@ -164,33 +163,12 @@ impl Fs {
         }
     }
 
-    /// The data of a file, for [`copy_file`](Fs::copy_file). The caller holds the file.
+    /// The data of a file, for a [batch](crate::BatchSource) of the file system of another volume. The caller holds the file.
     ///
     /// # Errors
     /// [`FsError::IsDirectory`], [`FsError::Invalid`] for other inodes without data, [`FsError::Stale`].
     pub fn copy_source(&self, ino: Ino) -> Result<CopySource, FsError> {
-        self.core().read_state().copy_source(ino)
-    }
-
-    /// Gives an empty file the bytes of `source`, a file of this volume or of another one of the store, as one transaction
-    /// with size and times. Both share their pages until one is changed. Returns the size.
-    ///
-    /// The bytes are those that the source has when the copy takes effect, up to the size that it had when
-    /// [`copy_source`](Fs::copy_source) was called. A read of the file waits until the store has the copy.
-    ///
-    /// # Errors
-    /// [`FsError::Exists`] if the file is not empty.
-    pub fn copy_file(&self, source: CopySource, to: Ino, done: FsCompletion<u64>) {
-        let cost = cost::copy_range(source.size.div_ceil(PAGE_BYTES), 0, 0);
-        let copy = move |tx: &mut FsTransaction<'_>| {
-            let (_, target) = tx.find_file(to)?;
-            if target.size() > 0 {
-                return Err(FsError::Exists);
-            }
-            tx.share_range(TransferKind::Clone, source, (0, source.size), to, 0)?;
-            tx.zero_after_end(to)?;
-            Ok(source.size)
-        };
-        self.run(cost, copy, done);
+        // The file may be written before the batch takes effect.
+        self.core().read_state().copy_source(ino).map(|source| CopySource { is_written: true, ..source })
     }
 }

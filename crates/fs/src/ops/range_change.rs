@@ -151,17 +151,16 @@ impl FsTransaction<'_> {
         }
         // A file that grew past the log may be cut off after a crash, and these pages with it.
         self.log_bypassed_pages(slot)?;
-        let made = self.share_range(kind, source, (offset, len), to, at);
-        made.map_err(|error| match error {
-            FsError::Unsupported => {
-                FsError::BadRange("a clone or a move that ends within a page, and not with both files")
-            }
-            other => other,
-        })?;
-        if !len.is_multiple_of(PAGE_BYTES) {
-            self.zero_after_end(to)?;
+        let is_of_pages = len.is_multiple_of(PAGE_BYTES);
+        let ends_source = kind == TransferKind::Clone || offset + len == source.size;
+        let is_whole = is_of_pages || ends_source && at + len >= inode.size();
+        if !is_whole {
+            return Err(FsError::BadRange(
+                "a clone or a move that ends within a page, and before the end of a file",
+            ));
         }
-        Ok(())
+        self.share_range(kind, source, (offset, len), to, at)?;
+        if is_of_pages { Ok(()) } else { self.zero_after_end(to) }
     }
 }
 

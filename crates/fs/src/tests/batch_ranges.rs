@@ -153,7 +153,7 @@ fn wrong_ranges_are_refused_by_name() {
     let off_page = BatchChange::Move { from: one, offset: 1, len: PAGE, to: two, at: 0 };
     assert_eq!(why(off_page), "a clone or a move that does not begin with pages");
     let part = BatchChange::Clone { from: place(one, 0), len: 100, to: two, at: 0 };
-    assert_eq!(why(part), "a clone or a move that ends within a page, and not with both files");
+    assert_eq!(why(part), "a clone or a move that ends within a page, and before the end of a file");
     assert_eq!(why(clone((one, 0), 0, (two, 0))), "an empty range");
     assert_eq!(why(clone((one, 2), 2, (two, 0))), "a range ends behind the end of its file");
     assert_eq!(why(expect_equal((one, 0), (two, 0), 4)), "a range ends behind the end of its file");
@@ -163,5 +163,5 @@ fn wrong_ranges_are_refused_by_name() {
     assert_eq!(pages(&stack, one), [16, 17, 18]);
     assert_eq!(pages(&stack, two), [32, 33, 34]);
     let compared: Vec<BatchChange> = (0..300).map(|_| expect_equal((one, 0), (two, 0), 1)).collect();
-    assert!(matches!(apply(&stack, compared), Err(FsError::TooLarge)));
+    assert!(matches!(apply(&stack, compared), Err(FsError::BatchTooLarge)));
 }

@@ -4,6 +4,7 @@ use crate::common::{Mounted, Sandbox, assert_says, can_mount, detach, fails, spa
 use crate::several_mounts::connect_to_daemon;
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde_json::json;
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, IoSlice};
 use std::mem::MaybeUninit;
@@ -61,13 +62,16 @@ fn numbered(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 4096 + at % 251) as u8).collect()
 }
 
-/// Sends the daemon of a mount a request with open files, and returns its reply.
-fn ask(dir: &Path, operation: &str, files: &[BorrowedFd<'_>]) -> String {
+/// Sends the daemon of a mount a request to clone 1 MiB from the first file to the second, with open files, and returns its
+/// reply.
+fn ask_to_clone(dir: &Path, files: &[BorrowedFd<'_>]) -> String {
     let stream = connect_to_daemon(dir);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     assert!(beside.push(SendAncillaryMessage::ScmRights(files)));
-    let line = format!("{{\"operation\": \"{operation}\"}}\n");
+    let place = |file| json!({ "file": file, "offset": 0 });
+    let clone = json!({ "clone": { "from": place(0), "to": place(1), "len": MIB } });
+    let line = format!("{}\n", json!({ "operation": "change_ranges", "ranges": [clone] }));
     let sent = sendmsg(&stream, &[IoSlice::new(line.as_bytes())], &mut beside, SendFlags::NOSIGNAL);
     assert_eq!(sent.expect("the daemon listens"), line.len());
     let mut reply = String::new();
@@ -130,6 +134,43 @@ fn a_file_comes_back_from_a_snapshot_and_shares_its_pages() {
 }
 
 #[test]
+fn a_range_comes_back_from_a_snapshot() {
+    let bytes = numbered(8 * MIB + 1000);
+    let Some(mounts) = LiveAndSnapshot::new(&bytes, &[]) else { return };
+    let (live, saved) = (mounts.live.path("data"), mounts.snapshot.0.join("data"));
+    let opened = File::options().read(true).write(true).open(&live).expect("a file");
+    opened.write_all_at(&vec![0xff; bytes.len()], 0).expect("space");
+    succeeds(cp(&saved, &live).args(["--range", "1MiB:2MiB"]));
+    // The last page, up to the end of both.
+    succeeds(cp(&saved, &live).args(["--range", "8MiB:1000"]));
+    let mut expected = vec![0xff; bytes.len()];
+    for range in [MIB..3 * MIB, 8 * MIB..bytes.len()] {
+        expected[range.clone()].copy_from_slice(&bytes[range]);
+    }
+    let mut found = vec![0; bytes.len()];
+    opened.read_exact_at(&mut found, 0).expect("an open file");
+    assert!(found == expected, "other bytes come back");
+    for (range, part) in [
+        ("100:4096", "does not begin with pages"),
+        ("0:100", "ends within a page"),
+        ("8MiB:4096", "behind the end of its file"),
+        ("18446744073709547520:4096", "behind the largest offset"),
+    ] {
+        assert_says(&fails(cp(&saved, &live).args(["--range", range])), part);
+    }
+    for (range, part) in
+        [("4096", "write OFFSET:LENGTH"), ("0:0", "an empty range"), ("16EiB:4096", "into 64 bits")]
+    {
+        let output = cp(&saved, &live).args(["--range", range]).output().expect("the command starts");
+        assert_eq!(output.status.code(), Some(2));
+        assert_says(&String::from_utf8_lossy(&output.stderr), part);
+    }
+    assert!(fs::read(&live).expect("a file") == expected, "a refused copy has changed bytes");
+    assert_says(&fails(cp(&saved, mounts.live.path("new")).args(["--range", "0:4096"])), "No such file");
+    mounts.unmount_and_check();
+}
+
+#[test]
 fn what_cannot_be_copied_is_refused_and_leaves_nothing() {
     let Some(mounts) = LiveAndSnapshot::new(&numbered(2 * MIB), &[]) else { return };
     let saved = mounts.snapshot.0.join("data");
@@ -170,21 +211,21 @@ fn the_daemon_believes_only_how_files_are_open() {
     let (pipe, _writer) = std::io::pipe().expect("a pipe");
     let memory = memfd_create("memory", MemfdFlags::CLOEXEC).expect("memory");
     let refused: [(&[BorrowedFd<'_>], &str); 9] = [
-        (&[], "two open files"),
-        (&[source.as_fd()], "two open files"),
-        (&[source.as_fd(), target.as_fd(), target.as_fd()], "two open files"),
+        (&[], "not as many open files"),
+        (&[source.as_fd()], "not as many open files"),
+        (&[source.as_fd(), target.as_fd(), target.as_fd()], "not as many open files"),
         (&[only_written.as_fd(), target.as_fd()], "not open for reading"),
         (&[source.as_fd(), only_read.as_fd()], "not open for writing"),
         (&[path_only.as_fd(), target.as_fd()], "not open for reading"),
         (&[pipe.as_fd(), target.as_fd()], "not a file of a volume"),
         (&[memory.as_fd(), target.as_fd()], "not a file of a volume"),
-        (&[source.as_fd(), only_written.as_fd()], "exists"),
+        (&[source.as_fd(), only_written.as_fd()], "overlaps"),
     ];
     for (files, part) in refused {
-        assert_says(&ask(mounts.live.dir(), "copy_file", files), part);
+        assert_says(&ask_to_clone(mounts.live.dir(), files), part);
     }
     assert_eq!(target.metadata().expect("a file").len(), 0, "nothing has changed");
-    assert_says(&ask(mounts.live.dir(), "copy_file", &[source.as_fd(), target.as_fd()]), "1048576");
+    assert_says(&ask_to_clone(mounts.live.dir(), &[source.as_fd(), target.as_fd()]), "changed");
     assert!(fs::read(mounts.live.path("target")).expect("a file") == numbered(MIB));
 
     // A stranger may ask for what is open to him, and for nothing else.

@@ -21,5 +21,6 @@ mod several_mounts;
 mod sparse;
 mod trace;
 mod tune;
+mod vectors;
 mod volatile;
 mod volumes;

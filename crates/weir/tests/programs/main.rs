@@ -11,6 +11,7 @@ mod kills;
 mod ledger;
 mod mariadb;
 mod nfs;
+mod page_ledger;
 mod podman;
 mod postgres;
 mod redis;
