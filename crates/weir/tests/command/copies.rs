@@ -167,6 +167,7 @@ fn a_range_comes_back_from_a_snapshot() {
     }
     assert!(fs::read(&live).expect("a file") == expected, "a refused copy has changed bytes");
     assert_says(&fails(cp(&saved, mounts.live.path("new")).args(["--range", "0:4096"])), "No such file");
+    drop(opened);
     mounts.unmount_and_check();
 }
 
