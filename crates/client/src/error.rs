@@ -31,7 +31,7 @@ pub enum ClientError {
     DaemonOfOther { dir: PathBuf, owner: u32 },
     #[error("{}: the daemon says: {why}", dir.display())]
     Refused { dir: PathBuf, why: String, help: Option<String> },
-    #[error("{}: the files changed meanwhile", dir.display())]
+    #[error("{}: memory is so short that ranges to be compared were dropped", dir.display())]
     Busy { dir: PathBuf },
     #[error("a vector of {ranges} ranges: at most {RANGES_MAX} can be changed together")]
     TooManyRanges { ranges: usize },

@@ -87,7 +87,7 @@ pub enum RangesReply {
         /// The number of the expectation in the vector, from 0.
         range: usize,
     },
-    /// Nothing was changed: other programs changed the files meanwhile.
+    /// Nothing was changed: the ranges to be compared were dropped from memory again and again.
     Busy,
 }
 
@@ -105,8 +105,9 @@ pub enum VectorOutcome {
 
 /// Ranges of files that are changed together: all of them or none.
 ///
-/// The files may lie on several mounts of one store. A file must be open for writing if a range of it is changed, and for
-/// reading if a range of it is cloned, moved or compared. A move changes its source, too.
+/// All changed files lie on one mount; a move changes its source, too. Cloned files may lie on other mounts of the store, and
+/// compared ones on those of read-only volumes. A file must be open for writing if a range of it is changed, and for reading if
+/// a range of it is cloned, moved or compared.
 ///
 /// # Promises
 ///
@@ -115,15 +116,20 @@ pub enum VectorOutcome {
 ///   A crash before that leaves all of them or none, and so does an error that says nothing about the changes, such as
 ///   [`ClientError::NoAnswer`].
 /// - **Compared before.** Expectations are about the files as they are before the changes of the vector, wherever they stand
-///   in it. If another program changes the files between the comparison and the changes, the vector fails with
-///   [`ClientError::Busy`].
+///   in it. Nothing changes between the comparison and the changes. The daemon compares in memory: if the ranges were dropped
+///   from it three times, the vector fails with [`ClientError::Busy`].
+/// - **Seen.** Every read that begins later sees the changes. A read under way may see some pages as they were and others as
+///   they are. A read of a cloned or moved range waits until the store has it.
 ///
 /// # Limits
 ///
 /// - A vector has at most [`RANGES_MAX`] ranges. It writes at most [`BYTES_MAX`] bytes, and compares at most [`BYTES_MAX`]
 ///   bytes.
-/// - Offsets and lengths of clones and moves are multiples of 4096 bytes. Those of writes, deletions and expectations are
+/// - Clones and moves are of whole pages: their offsets are multiples of 4096 bytes, and so is the length, unless the target
+///   ends with the range, and for a move the source as well. Offsets and lengths of writes, deletions and expectations are
 ///   any.
+/// - A clone or move of more than 128 MiB has offsets that agree modulo 512 KiB.
+/// - Ranges that are cloned, moved or compared lie within their files.
 /// - A range that is changed overlaps neither another one that is changed nor the source of a clone or move.
 ///
 /// # Mapped files
@@ -176,7 +182,7 @@ impl<'a> RangeVector<'a> {
     }
 
     /// Gives the range at `to` the pages of the range at `from`, without copying their bytes. A file that ends before the end
-    /// of the range at `to` grows. Both offsets and `len` are multiples of 4096.
+    /// of the range at `to` grows. Whole pages: see [`RangeVector`].
     pub fn clone_range(
         &mut self,
         from: (&'a impl AsFd, u64),
@@ -189,7 +195,7 @@ impl<'a> RangeVector<'a> {
     }
 
     /// Gives the range at `to` the pages of the range at `from`, which becomes a hole. A file that ends before the end of the
-    /// range at `to` grows. Both offsets and `len` are multiples of 4096.
+    /// range at `to` grows. Whole pages: see [`RangeVector`].
     pub fn move_range(
         &mut self,
         from: (&'a impl AsFd, u64),
@@ -282,8 +288,8 @@ impl ControlClient {
     ///
     /// Nothing was changed after [`ClientError::TooManyRanges`], [`ClientError::TooManyBytesWritten`],
     /// [`ClientError::TooManyBytesCompared`] and [`ClientError::Memfd`], when nothing was sent, nor after
-    /// [`ClientError::Refused`], when the daemon says why. After [`ClientError::Busy`], when other programs changed the files
-    /// meanwhile, nothing was changed either, and the same vector may succeed. After other errors all of the changes may be
+    /// [`ClientError::Refused`], when the daemon says why. After [`ClientError::Busy`], when memory is short, nothing was
+    /// changed either, and the same vector may succeed. After other errors all of the changes may be
     /// made, or none.
     pub fn change_ranges(&mut self, vector: &RangeVector<'_>) -> Result<VectorOutcome, ClientError> {
         vector.ensure_within_limits()?;

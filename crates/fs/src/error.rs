@@ -41,7 +41,7 @@ pub enum FsError {
         part: usize,
     },
     /// EBUSY
-    #[error("the files change too fast to be compared")]
+    #[error("memory is so short that ranges to be compared were dropped")]
     Busy,
     /// EFBIG
     #[error("the file would be larger than 128 TiB")]

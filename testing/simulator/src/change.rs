@@ -7,7 +7,7 @@
 use crate::model::{FsModel, ModelId, ModelName};
 use crash_oracle::BypassScope;
 use device::TransferKind;
-use fs::{FallocateMode, FileKind, FsError, IfExists, SetXattrMode, SizePolicy};
+use fs::{CopySource, FallocateMode, FileKind, FsError, IfExists, SetXattrMode, SizePolicy};
 use std::sync::Arc;
 
 /// A change that a client asks for. The change takes effect at one moment, as a whole or not at all.
@@ -126,6 +126,14 @@ pub(crate) enum ModelChange {
         to: ModelId,
         at: u64,
     },
+    /// A clone of a range of a file of another volume, within a batch. `bytes` are those of the range.
+    CloneFrom {
+        source: CopySource,
+        offset: u64,
+        bytes: Arc<Vec<u8>>,
+        to: ModelId,
+        at: u64,
+    },
     /// Refuses its batch unless both ranges have the same bytes before the batch.
     ExpectEqual {
         one: (ModelId, u64),
@@ -235,6 +243,7 @@ impl ModelChange {
             | ModelChange::SetSize { file, .. }
             | ModelChange::Allocate { file, .. }
             | ModelChange::Copy { to: file, .. }
+            | ModelChange::CloneFrom { to: file, .. }
             | ModelChange::Link { file, .. } => vec![*file],
             ModelChange::Transfer { kind: TransferKind::Clone, to, .. } => vec![*to],
             ModelChange::Transfer { kind: TransferKind::Move, from, to, .. } => vec![*from, *to],
@@ -307,6 +316,9 @@ impl ModelChange {
             ModelChange::Write { file, offset, bytes, .. } => {
                 let start = &bytes[..bytes.len().min(8)];
                 format!("write {file:?}, {} bytes at {offset}: {start:02x?}…", bytes.len())
+            }
+            ModelChange::CloneFrom { source, offset, bytes, to, at } => {
+                format!("clone {} bytes at {offset} of {source:?} to {to:?} at {at}", bytes.len())
             }
             ModelChange::Batch(parts) => {
                 parts.iter().map(ModelChange::describe).collect::<Vec<_>>().join(", and at once ")

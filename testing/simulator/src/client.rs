@@ -9,13 +9,14 @@ use crate::reply_checks::{check_attributes, check_read, check_seek, right_bytes}
 use crate::request_call::{
     FsReply, IssuedRequest, ReplyArrival, ReplyInbox, RequestCall, RequestNumber, number,
 };
-use crate::request_generator::ClientRequest;
+use crate::request_generator::{ClientRequest, CloneBetween};
 use crate::run_state::{RunCounts, SimulationRun};
 use crate::stack::OpenVolume;
-use crash_oracle::SyncedBytes;
+use crash_oracle::{BypassScope, SyncedBytes};
 use device::Clock;
 use fs::FsError;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use store::VolumeId;
 
 /// All clients and their requests. A crash ends all clients, as real programs.
@@ -53,6 +54,14 @@ struct WaitingClient {
     volume: VolumeId,
     asked: IssuedRequest,
     held: Vec<ModelId>,
+}
+
+impl WaitingClient {
+    /// Whether its request is a batch that removes a name.
+    fn removes_in_batch(&self) -> bool {
+        let IssuedRequest::Change(change @ ModelChange::Batch(_)) = &self.asked else { return false };
+        change.unlinked_names().next().is_some()
+    }
 }
 
 impl SimulatedClients {
@@ -115,6 +124,9 @@ impl SimulationRun {
     /// Draws a request of `client` to a mounted volume and issues it.
     pub(crate) fn issue(&mut self, client: usize, when: IssueTime) -> Result<(), String> {
         let volume = self.volumes.some_mounted(&mut self.random);
+        if self.workload.wants_clone_between() {
+            return self.clone_between(volume, client);
+        }
         let request = self.draw_request(volume, client, when);
         if let ClientRequest::Change(
             ModelChange::Allocate { file, offset, .. } | ModelChange::Copy { to: file, at: offset, .. },
@@ -161,7 +173,9 @@ impl SimulationRun {
             .log
             .event(|| format!("{}: client {client}, volume {volume}: {text}", self.counts.operations), &[]);
         match request {
-            ClientRequest::Change(change) if self.is_durable_removal(volume, &change) => {
+            ClientRequest::Change(change)
+                if self.is_durable_removal(volume, &change) || self.may_wait_to_remove(&change) =>
+            {
                 self.remove_durably(volume, client, change)
             }
             ClientRequest::Change(change) => {
@@ -211,10 +225,13 @@ impl SimulationRun {
             }
             ClientRequest::SyncFile(file) => {
                 // A removal under way may or may not see that the file was synced. So the removal arrives
-                // before the sync.
+                // before the sync. A batch may have arrived, and still wait for space.
                 self.media.meanwhile.comes_now();
                 self.deliver()?;
-                if !self.oracle.now(volume).inodes.contains_key(&file) {
+                if self.clients.waiting.values().any(WaitingClient::removes_in_batch) {
+                    self.settle()?;
+                }
+                if self.media.power.is_lost() || !self.oracle.now(volume).inodes.contains_key(&file) {
                     return Ok(());
                 }
                 let asked = IssuedRequest::SyncFile(file, self.oracle.moment());
@@ -258,17 +275,26 @@ impl SimulationRun {
         }
     }
 
-    /// Removes a name durably, while no other client does anything. The removal takes effect before its
-    /// reply, at a moment that the oracle cannot see.
+    /// Whether `change` is a batch that removes a name, which may be that of a synced file by the time at which the batch
+    /// takes effect: batches wait for space, and for clones and comparisons.
+    fn may_wait_to_remove(&self, change: &ModelChange) -> bool {
+        matches!(change, ModelChange::Batch(_))
+            && change.unlinked_names().next().is_some()
+            && !self.clients.synced.is_empty()
+    }
+
+    /// Makes a change that may remove a name durably, while no other client does anything. The removal takes effect before
+    /// its reply, at a moment that the oracle cannot see.
     fn remove_durably(&mut self, volume: VolumeId, client: usize, change: ModelChange) -> Result<(), String> {
         self.media.meanwhile.comes_now();
         self.settle()?;
         // A request under way may have removed the last name of a file that a batch names.
         let is_there = |file: &ModelId| self.oracle.now(volume).inodes.contains_key(file);
-        if self.media.power.is_lost()
-            || !change.names().iter().all(is_there)
-            || !self.is_durable_removal(volume, &change)
-        {
+        if self.media.power.is_lost() || !change.names().iter().all(is_there) {
+            return Ok(());
+        }
+        let is_durable = self.is_durable_removal(volume, &change);
+        if !is_durable && !self.may_wait_to_remove(&change) {
             return Ok(());
         }
         let held = change.needs(self.oracle.now(volume));
@@ -276,13 +302,46 @@ impl SimulationRun {
         let before = failed(&self.counts);
         self.wait_for(volume, client, IssueTime::Now, IssuedRequest::Change(change), held)?;
         self.settle()?;
-        if !self.media.power.is_lost()
+        if is_durable
+            && !self.media.power.is_lost()
             && self.clients.outstanding().is_empty()
             && failed(&self.counts) == before
         {
             self.oracle.synced(self.oracle.moment(), SyncedBytes::Logged);
         }
         Ok(())
+    }
+
+    /// Clones a range of a file of another mounted volume into one of `volume`, with a write beside it, while no other client
+    /// does anything. Otherwise nobody knew which bytes the source has.
+    fn clone_between(&mut self, volume: VolumeId, client: usize) -> Result<(), String> {
+        self.media.meanwhile.comes_now();
+        self.settle()?;
+        if self.media.power.is_lost() {
+            return Ok(());
+        }
+        let source = self.volumes.some_mounted(&mut self.random);
+        let (of_source, of_target) = (self.oracle.now(source), self.oracle.now(volume));
+        if source == volume || of_source.disk().is_some() || of_target.disk().is_some() {
+            return Ok(());
+        }
+        let Some(wish) = self.workload.clone_between(of_source, of_target) else { return Ok(()) };
+        let CloneBetween { from, offset, len, to, at } = wish;
+        let OpenVolume::Fs(fs) = &self.stack().mount(source).open else { return Ok(()) };
+        let found = fs.copy_source(number(of_source, from)).map_err(|error| format!("a source: {error}"))?;
+        let bytes = &of_source.get(from).content()[offset as usize..(offset + len) as usize];
+        let clone = ModelChange::CloneFrom { source: found, offset, bytes: Arc::new(bytes.to_vec()), to, at };
+        // Behind the clone, so that both are there or neither.
+        let beside = ModelChange::Write {
+            file: to,
+            offset: at + len,
+            bytes: Arc::new(vec![len as u8; 100]),
+            bypasses: BypassScope::Nothing,
+        };
+        let change = ModelChange::Batch(vec![clone, beside]);
+        let held = change.needs(self.oracle.now(volume));
+        self.wait_for(volume, client, IssueTime::Now, IssuedRequest::Change(change), held)?;
+        self.settle()
     }
 
     /// Does background work until every client has its reply or the power is lost.
@@ -555,6 +614,7 @@ impl SimulationRun {
         if let ModelChange::Batch(parts) = &change {
             let count = |is_of: fn(&&ModelChange) -> bool| parts.iter().filter(is_of).count() as u64;
             self.counts.batch_transfers += count(|part| matches!(part, ModelChange::Transfer { .. }));
+            self.counts.clones_between += count(|part| matches!(part, ModelChange::CloneFrom { .. }));
             self.counts.batch_comparisons += count(|part| matches!(part, ModelChange::ExpectEqual { .. }));
         }
         let is_durable_removal = self.is_durable_removal(volume, &change);

@@ -171,8 +171,8 @@ fn print_summary(options: &SimulatorOptions, summary: &RunSummary) {
         counts.block_changes
     );
     println!(
-        "  in batches: ranges cloned or moved: {}; found equal: {}",
-        counts.batch_transfers, counts.batch_comparisons
+        "  in batches: ranges cloned or moved: {}; cloned from another volume: {}; found equal: {}",
+        counts.batch_transfers, counts.clones_between, counts.batch_comparisons
     );
     println!(
         "  buffers replaced: {}; stores grown: {}; volumes rescued and looked at: {}; changes refused midway: {}",

@@ -329,7 +329,8 @@ impl FsModel {
                     after.make(part, now)?;
                     if let ModelChange::Write { file, .. }
                     | ModelChange::Allocate { file, .. }
-                    | ModelChange::Transfer { to: file, .. } = part
+                    | ModelChange::Transfer { to: file, .. }
+                    | ModelChange::CloneFrom { to: file, .. } = part
                     {
                         // Its bypassed pages are logged with it.
                         after.file_mut(*file)?.settle_before(u64::MAX);
@@ -339,6 +340,10 @@ impl FsModel {
             }
             ModelChange::Transfer { kind, from, offset, len, to, at } => {
                 self.transfer(*kind, (*from, *offset..*offset + *len), (*to, *at), now)?;
+            }
+            ModelChange::CloneFrom { bytes, to, at, .. } => {
+                self.file_mut(*to)?.write(*at, bytes, WritePath::Logged);
+                self.get_mut(*to).modify(now);
             }
             ModelChange::ExpectEqual { .. } => {}
             ModelChange::Forget { inode } => drop(self.inodes.remove(inode)),
@@ -549,14 +554,24 @@ impl FsModel {
     ) -> Result<(), ChangeErrno> {
         let len = range.end - range.start;
         let size = self.file_mut(from)?.bytes().len() as u64;
+        let there = self.file_mut(to)?.bytes().len() as u64;
         let overlaps = from == to && range.start.abs_diff(at) < len;
-        if range.is_empty() || range.end > size || overlaps {
+        let is_whole = len.is_multiple_of(4096)
+            || at + len >= there && (kind == TransferKind::Clone || range.end == size);
+        if !(range.start | at).is_multiple_of(4096)
+            || range.is_empty()
+            || range.end > size
+            || overlaps
+            || !is_whole
+        {
             return Err(ChangeErrno::BadRange);
         }
-        match self.copy(from, range.start, len, (to, at), now) {
-            Err(ChangeErrno::Unsupported) => return Err(ChangeErrno::BadRange),
-            made => made?,
-        }
+        let source = self.file_mut(from)?;
+        let bytes = source.bytes()[range.start as usize..range.end as usize].to_vec();
+        // Shared pages are certain: copying settles them first.
+        source.settle(range.clone());
+        self.file_mut(to)?.write(at, &bytes, WritePath::Logged);
+        self.get_mut(to).modify(now);
         if kind == TransferKind::Move {
             let source = self.file_mut(from)?;
             source.zero(range.start..range.end.next_multiple_of(4096).min(size));

@@ -238,6 +238,10 @@ impl RequestCall<'_> {
             ModelChange::Transfer { kind: TransferKind::Clone, from, offset, len, to, at } => {
                 BatchChange::Clone { from: place((from, offset)), len, to: inode(to), at }
             }
+            ModelChange::CloneFrom { source, offset, bytes, to, at } => {
+                let from = BatchPlace { source: BatchSource::Elsewhere(source), offset };
+                BatchChange::Clone { from, len: bytes.len() as u64, to: inode(to), at }
+            }
             ModelChange::ExpectEqual { one, other, len } => {
                 BatchChange::ExpectEqual { one: place(one), other: place(other), len }
             }

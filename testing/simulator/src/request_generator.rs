@@ -111,6 +111,15 @@ pub(crate) struct RequestGenerator {
     batches_have_ranges: bool,
 }
 
+/// A clone of a range between files of two volumes.
+pub(crate) struct CloneBetween {
+    pub(crate) from: ModelId,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) to: ModelId,
+    pub(crate) at: u64,
+}
+
 /// Weights of kinds of requests, for a while. Extreme weights produce rare combinations.
 struct RequestWeights {
     writes: u64,
@@ -467,6 +476,25 @@ impl RequestGenerator {
                 Some(ModelChange::Transfer { kind, from: file, offset, len, to: other, at })
             }
         }
+    }
+
+    /// Whether the next request is a clone between volumes.
+    pub(crate) fn wants_clone_between(&mut self) -> bool {
+        self.batches_have_ranges && self.batches.as_mut().is_some_and(|random| random.once_in(40))
+    }
+
+    /// A range to clone from a file of one volume into a file of another.
+    pub(crate) fn clone_between(&mut self, source: &FsModel, target: &FsModel) -> Option<CloneBetween> {
+        let from = self.some_file(source, &[])?;
+        let to = self.some_file(target, &[])?;
+        let size = source.get(from).content().len() as u64;
+        let offset = PAGE * self.random.below(size / PAGE + 1);
+        let there = target.get(to).content().len() as u64;
+        let at = if self.random.once_in(2) { offset } else { PAGE * self.random.below(there / PAGE + 2) };
+        let rest = size - offset;
+        let to_end = self.random.once_in(2) && at + rest >= there;
+        let len = if to_end { rest } else { rest.min(PAGE * (1 + self.random.below(4))) / PAGE * PAGE };
+        (len > 0).then_some(CloneBetween { from, offset, len, to, at })
     }
 
     fn bytes(&mut self, len: u64) -> Vec<u8> {

@@ -68,6 +68,8 @@ pub(crate) struct RunCounts {
     /// Ranges that batches cloned or moved, and ranges that they found equal.
     pub(crate) batch_transfers: u64,
     pub(crate) batch_comparisons: u64,
+    /// Ranges that batches cloned from files of other volumes.
+    pub(crate) clones_between: u64,
     pub(crate) volumes: VolumeCounts,
 }
 

@@ -111,7 +111,7 @@ fn each_reply_is_understood() {
     assert_eq!(differs.expect("a reply"), VectorOutcome::Differs { range: 3 });
     let busy = outcome_of(r#"{"outcome":"busy"}"#).expect_err("busy");
     assert!(matches!(busy, ClientError::Busy { .. }), "{busy}");
-    assert_eq!(busy.to_string(), "/mnt: the files changed meanwhile");
+    assert_eq!(busy.to_string(), "/mnt: memory is so short that ranges to be compared were dropped");
     assert_eq!(busy.help().as_deref(), Some("try again"));
     let refused = outcome_of(r#"{"error":"is full","help":"free some space"}"#).expect_err("refused");
     assert_eq!(refused.to_string(), "/mnt: the daemon says: is full");
