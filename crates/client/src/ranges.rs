@@ -91,7 +91,7 @@ pub enum RangesReply {
     Busy,
 }
 
-/// What became of a vector.
+/// The outcome of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VectorOutcome {
     /// All of it is done, and durable.

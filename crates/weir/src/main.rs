@@ -21,6 +21,7 @@ mod log_files;
 mod man;
 mod messages;
 mod mount;
+mod mount_helper;
 mod mount_point;
 mod mount_problems;
 mod mount_request;
@@ -94,6 +95,10 @@ fn exit_code_of_failed_output(why: &str) -> u8 {
 
 fn main() -> ExitCode {
     exit_when_output_fails();
+    if mount_helper::is_called() {
+        messages::start_on_stderr();
+        return mount_helper::run();
+    }
     let command = match WeirCommandLine::try_parse() {
         Ok(command_line) => command_line.command,
         Err(refused) => {

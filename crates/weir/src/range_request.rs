@@ -1,7 +1,7 @@
 //! A request to change ranges of files together: the daemon's side of [`client::RangeVector`].
 //!
-//! The client sends open files along. What it may do with them, the kernel has decided when it opened them: the daemon looks
-//! only at how they are open. All changed files are of one mounted volume. Files that are only read may be of others.
+//! The client sends open files along. The kernel checked the client's rights when it opened them, so the daemon looks only at how
+//! they are open. All changed files are of one mounted volume. Files that are only read may be of others.
 
 use crate::mounted_volume::MountedVolume;
 use crate::store_daemon::{RequestRefusal, StoreDaemon};

@@ -76,7 +76,7 @@ fn ensure_within(offset: u64, len: u64, size: u64) -> Result<(), FsError> {
     }
 }
 
-/// The cost of a clone or a move of a range. Refuses one that cannot be made whatever the files have.
+/// The cost of a clone or a move of a range. Refuses ranges that no files could have.
 pub(crate) fn transfer_cost(
     kind: TransferKind,
     offset: u64,

@@ -8,6 +8,7 @@ mod copies;
 mod daemon;
 mod damaged_volume;
 mod find_buffer;
+mod fstab;
 mod grow;
 mod integrity;
 mod lending;
