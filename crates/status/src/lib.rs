@@ -1,5 +1,9 @@
 #![doc = include_str!("../README.md")]
 
+mod health;
+
+pub use health::HealthReport;
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -7,6 +11,9 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StatusReport {
+    /// The state of the mount in one word, of several the worst: `ok`, `volatile`, `stuck`, `stalled`, `read-only` or
+    /// `at-risk`. `weir status --help` explains them.
+    pub health: HealthReport,
     /// The version of the daemon.
     pub version: String,
     /// The process id of the daemon.
@@ -74,6 +81,18 @@ pub struct StatusReport {
     pub wake_up: WakeUpReport,
     /// The settings in effect.
     pub settings: SettingsReport,
+    /// Block volumes that the daemon exports.
+    pub exports: Vec<ExportReport>,
+}
+
+/// A block volume that is exported.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ExportReport {
+    /// The name of the volume.
+    pub volume: String,
+    /// Where clients connect.
+    pub at: String,
 }
 
 /// Times and counts of the start of a mount.

@@ -42,8 +42,9 @@ fn structs() -> BTreeMap<String, Vec<SourceField>> {
             current = rest.trim_end_matches(" {").to_owned();
             structs.insert(current.clone(), Vec::new());
             comment.clear();
-        } else if let Some(field) = line.strip_prefix("pub ") {
-            let (name, type_name) = field.trim_end_matches(',').split_once(": ").expect("a field has a type");
+        } else if let Some((name, type_name)) =
+            line.strip_prefix("pub ").and_then(|field| field.trim_end_matches(',').split_once(": "))
+        {
             let (name, type_name) = (name.to_owned(), type_name.to_owned());
             let field = SourceField { name, type_name, comment: std::mem::take(&mut comment) };
             structs.get_mut(&current).expect("a field is in a struct").push(field);

@@ -374,11 +374,29 @@ pub(crate) struct DirArgs {
     pub(crate) dir: PathBuf,
 }
 
-/// Show what a mounted store is doing
+/// Show what a mounted store is doing, or list all mounts
+///
+/// Without DIR, a line for each mount of yours, or for each of the machine if you are root. Its first word is the health:
+///
+/// * ok;
+///
+/// * volatile: the buffer loses flushed data when the power fails;
+///
+/// * stuck: some changes cannot be written back, and stay in the buffer, durable;
+///
+/// * stalled: nothing can be written back at present, so writes may soon wait;
+///
+/// * read-only: changes could not be made durable; everything is saved in the store;
+///
+/// * at-risk: the same, and the changes in memory are not saved yet;
+///
+/// * silent: the daemon does not answer, or is stopped;
+///
+/// * dead: the mount has no daemon.
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// The directory on which the store is mounted
-    pub(crate) dir: PathBuf,
+    pub(crate) dir: Option<PathBuf>,
     /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,

@@ -22,6 +22,7 @@ mod man;
 mod messages;
 mod mount;
 mod mount_helper;
+mod mount_list;
 mod mount_point;
 mod mount_problems;
 mod mount_request;
@@ -181,7 +182,8 @@ fn tune(args: &TuneArgs) -> Result<(), WeirError> {
 }
 
 fn status(args: &StatusArgs) -> Result<(), WeirError> {
-    let mut daemon = WeirMount::at(&args.dir)?.connect()?;
+    let Some(dir) = &args.dir else { return mount_list::print(args.json) };
+    let mut daemon = WeirMount::at(dir)?.connect()?;
     if args.json {
         println!("{:#}", daemon.request("status")?);
     } else {

@@ -5,13 +5,13 @@ use crate::escape_control_chars;
 use crate::pm_qos;
 use std::cmp::Reverse;
 use weir_status::{
-    BufferBytesReport, EpochReport, LatencyReport, LendingReport, RuleShareReport, SettingsReport,
-    SlowestCallsReport, SpaceReport, StatusReport,
+    BufferBytesReport, EpochReport, ExportReport, LatencyReport, LendingReport, RuleShareReport,
+    SettingsReport, SlowestCallsReport, SpaceReport, StatusReport,
 };
 
 /// Prints the state of a mount, one fact a line.
 pub(crate) fn print(report: &StatusReport) {
-    println!("{} on {}", report.store, report.mounted_on);
+    println!("{}: {} on {}", report.health, report.store, report.mounted_on);
     println!("  volume     {}", report.volume);
     println!("  buffer     {}", report.buffer);
     if let Some(why) = &report.volatile {
@@ -33,6 +33,9 @@ pub(crate) fn print(report: &StatusReport) {
         println!("  AT RISK    the changes in memory could not be saved to the store yet: {why}");
     }
     print_problems(report);
+    for ExportReport { volume, at } in &report.exports {
+        println!("  export     {volume} at {at}");
+    }
     print_policy(&report.settings, &report.lending);
     println!("  LSNs       {} applied, {} durable", report.lsns.applied, report.lsns.durable);
     let dirty = &report.dirty;

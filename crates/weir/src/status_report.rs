@@ -13,16 +13,17 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use weir_status::{
     BufferBytesReport, BufferLogReport, CacheMemoryReport, ClassLatencyReport, CountersReport, DirtyReport,
-    ErrorCountsReport, InFlightReport, LatencyReport, LsnReport, SettingsReport, SlowestCallsReport,
-    SlowestReport, SpaceReport, StartReport, StatusReport, StoreCountersReport, StoreReadsReport,
-    StuckChangeReport, StuckReport, VolumeSpaceReport,
+    ErrorCountsReport, HealthReport, InFlightReport, LatencyReport, LsnReport, SettingsReport,
+    SlowestCallsReport, SlowestReport, SpaceReport, StartReport, StatusReport, StoreCountersReport,
+    StoreReadsReport, StuckChangeReport, StuckReport, VolumeSpaceReport,
 };
 
 impl MountedVolume {
     /// The answer of `weir status`.
     pub(crate) fn status_report(&self) -> StatusReport {
         let cache = self.daemon.stack.cache.status();
-        StatusReport {
+        let report = StatusReport {
+            health: HealthReport::Ok,
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             log: self.daemon.log.get().map(path_as_utf8),
@@ -71,7 +72,9 @@ impl MountedVolume {
             rule_shares: self.daemon.policy.share_reports(),
             wake_up: self.daemon.front.pm_qos.report(),
             settings: self.settings_report(),
-        }
+            exports: self.daemon.exports_report(),
+        };
+        StatusReport { health: report.health_of_fields(), ..report }
     }
 
     fn latency_report(&self) -> BTreeMap<String, LatencyReport> {

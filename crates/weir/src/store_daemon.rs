@@ -30,6 +30,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use store::{DataMode, VolumeId, VolumeInfo, VolumeMode};
+use weir_status::ExportReport;
 
 /// Blocks that one request scrubs: 4 MiB, so that the client can limit the rate.
 const SCRUB_BLOCKS: u64 = 1024;
@@ -181,6 +182,13 @@ impl StoreDaemon {
     /// The volumes that are mounted, in the order of their mounts.
     pub(crate) fn mounts(&self) -> Vec<Arc<MountedVolume>> {
         self.mount_list().serving.clone()
+    }
+
+    /// The exports, for `weir status`.
+    pub(crate) fn exports_report(&self) -> Vec<ExportReport> {
+        let report =
+            |one: &ExportedVolume| ExportReport { volume: one.volume.name.clone(), at: one.at.clone() };
+        self.mount_list().exports.iter().map(report).collect()
     }
 
     /// Makes no further mounts. Returns those that are to end.

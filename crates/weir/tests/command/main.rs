@@ -13,6 +13,7 @@ mod grow;
 mod integrity;
 mod lending;
 mod messages;
+mod mount_list;
 mod mounted;
 mod owners;
 mod private;
