@@ -621,9 +621,7 @@ impl PageTable {
         let source = transfer.source();
         let target = transfer.target();
         let mut taken = self.take_range(transfer.to, target.start, target.end);
-        let is_newer = |entry: &CachedPage| entry.oldest_group().is_some();
-        let newer = self.table.range(transfer.from, source.clone()).filter(|(_, entry)| is_newer(entry));
-        for key in newer.map(|(key, _)| key).collect::<Vec<_>>() {
+        for key in self.newer_than_store(transfer.from, source.clone()) {
             let Some(mut entry) = self.table.remove(&key) else { continue };
             let before = PageAccount::of(&entry);
             self.account(key, before, PageAccount::default());
@@ -642,6 +640,18 @@ impl PageTable {
         pending.oldest_group = taken.oldest.into_iter().fold(pending.oldest_group, GroupNo::min);
         self.range_ops.insert(pending);
         (taken.reservations, taken.waiters)
+    }
+
+    /// The pages of a range whose changes the store lacks. Looks through the range or through all such pages, whichever are
+    /// fewer: a clone of a large file that is in memory must not hold the lock for each of its pages.
+    fn newer_than_store(&self, object: ObjectId, pages: Range<PageNo>) -> Vec<PageKey> {
+        let entries_max = self.table.len_of(object).min((pages.end.0 - pages.start.0) as usize);
+        if entries_max <= self.by_group.len() {
+            let entries = self.table.range(object, pages);
+            return entries.filter(|(_, entry)| entry.oldest_group().is_some()).map(|(key, _)| key).collect();
+        }
+        let is_in_range = |key: &PageKey| key.object == object && pages.contains(&key.page);
+        self.by_group.iter().map(|&(_, key)| key).filter(is_in_range).collect()
     }
 
     /// Adds a relogged range operation. The pages in the table are newer than the operation, and stay.
@@ -915,6 +925,11 @@ impl ObjectTable {
         self.len
     }
 
+    /// The number of an object's pages.
+    fn len_of(&self, object: ObjectId) -> usize {
+        self.objects.get(&object).map_or(0, BTreeMap::len)
+    }
+
     fn get(&self, key: &PageKey) -> Option<&CachedPage> {
         self.objects.get(&key.object)?.get(&key.page).map(|entry| &**entry)
     }
@@ -1042,5 +1057,35 @@ mod tests {
         recovered.sort();
         assert_eq!(asked.concat(), recovered);
         assert_eq!(asked.len(), 3, "a bounded piece at a time");
+    }
+
+    #[test]
+    fn pages_newer_than_the_store_are_found_whichever_way_is_shorter() {
+        let mut pages = PageTable::default();
+        let object = VolumeId::MAIN.object(1, 1);
+        let other = VolumeId::MAIN.object(2, 1);
+        let dirty = |pages: &mut PageTable, object, page| {
+            pages.change(PageKey { object, page: PageNo(page) }, |entry| {
+                entry.write(0, b"weir");
+                let first = || DirtyState::new(Lsn(1), GroupNo(1), Duration::ZERO, false);
+                entry.mark_dirty(0..4, Lsn(1), GroupNo(1), first);
+            });
+        };
+        for page in 0..40 {
+            let clean = CachedPage::new(PageBody::Whole(std::sync::Arc::new(device::Page::zeroed())));
+            pages.table.insert(PageKey { object, page: PageNo(page) }, Box::new(clean));
+        }
+        [3, 7, 30].into_iter().for_each(|page| dirty(&mut pages, object, page));
+        let found = |pages: &PageTable, range: Range<u64>| {
+            let mut found = pages.newer_than_store(object, PageNo(range.start)..PageNo(range.end));
+            found.sort();
+            found.into_iter().map(|key| key.page.0).collect::<Vec<_>>()
+        };
+        for others in [0, 100] {
+            (0..others).for_each(|page| dirty(&mut pages, other, page));
+            assert_eq!(found(&pages, 0..u64::MAX), [3, 7, 30]);
+            assert_eq!(found(&pages, 3..30), [3, 7]);
+            assert_eq!(found(&pages, 8..10), []);
+        }
     }
 }
