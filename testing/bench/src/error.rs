@@ -92,6 +92,22 @@ pub(crate) enum BenchError {
         source: io::Error,
     },
 
+    /// The daemon of a mount did not do what it was asked.
+    #[error("{source}")]
+    Client {
+        /// Why.
+        source: client::ClientError,
+    },
+
+    /// A page does not hold the bytes of its last commit.
+    #[error("{}: page {page} does not hold what was written last", path.display())]
+    WrongPage {
+        /// The file.
+        path: PathBuf,
+        /// The page's number.
+        page: usize,
+    },
+
     /// A backup of a snapshot, or the database that was restored from it, is wrong.
     #[error("the backup is wrong: {says}")]
     WrongBackup {
@@ -136,6 +152,10 @@ impl BenchError {
                 "build it with `cargo build --release`, or say where it is: --weir PATH".into()
             }
             BenchError::Stack { source } => source.help().unwrap_or(WITHOUT_HELP.into()),
+            BenchError::Client { source } => source.help().unwrap_or(WITHOUT_HELP.into()),
+            BenchError::WrongPage { .. } => {
+                "do not trust this weir with data, and report it with the command that you ran".into()
+            }
             BenchError::WrongBackup { .. } => {
                 "do not back up snapshots with this weir, and report it with the command that you ran".into()
             }

@@ -3,6 +3,7 @@
 mod backup;
 mod cleaning;
 mod cleanup;
+mod commits;
 mod copies;
 mod counters;
 mod cpu_affinity;
@@ -121,6 +122,8 @@ enum BenchCommand {
     Backup(backup::BackupArgs),
     /// Copies of large files that share pages, and of small ones, beside copies of every byte.
     Copies(copies::CopiesArgs),
+    /// Scattered pages of a file that change together: a journal of the program, beside vectors of writes and of moves.
+    Commits(commits::CommitsArgs),
     /// A disk that `weir export` serves, beside nbdkit and qemu-nbd: random reads, writes and flushes, and writes after a
     /// snapshot.
     Exports(exports::ExportsArgs),
@@ -178,6 +181,7 @@ fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
         BenchCommand::Criticality(args) => criticality::run_benchmark(args),
         BenchCommand::Backup(args) => backup::run_benchmark(args),
         BenchCommand::Copies(args) => copies::run_benchmark(args),
+        BenchCommand::Commits(args) => commits::run_benchmark(args),
         BenchCommand::Exports(args) => exports::run_benchmark(args),
         BenchCommand::Start(args) => start::run_benchmark(args),
         BenchCommand::FrontEnd(args) => front_end::run_benchmark(args),

@@ -34,6 +34,22 @@ fn steady_writes_prints_weir_beside_ext4() {
     assert!(rows[1]["store_bytes_written"].as_f64().is_some(), "weir's status has it");
 }
 
+/// The experiment itself fails if a page does not hold what was written last.
+#[test]
+fn commits_prints_every_way_and_nothing_for_what_no_vector_takes() {
+    if !can_mount() {
+        return;
+    }
+    let small = ["--sizes", "16,512", "--commits", "3", "--rounds", "2", "--file", "16", "--models", "ssd"];
+    let report = bench(&[&["commits"][..], &small].concat());
+    let rows = report["ssd"].as_array().expect("rows");
+    let rounds: Vec<usize> =
+        rows.iter().map(|row| row["commit_ms"].as_array().expect("rounds").len()).collect();
+    assert_eq!(rounds, [2, 2, 2, 2, 0, 0]);
+    assert_eq!(rows[0]["times"]["median"], 1.0, "the journal beside itself");
+    assert_eq!(rows[4]["times"], Value::Null);
+}
+
 #[test]
 fn criticality_prints_every_policy_that_weir_knows() {
     if !can_mount() {
