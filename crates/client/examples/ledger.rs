@@ -44,12 +44,13 @@ impl Ledger {
         };
         let (accounts, last) = (open("accounts")?, open("last")?);
         let daemon = WeirMount::of_file(&last)?.connect()?;
-        let mut ledger = Ledger { accounts, last, daemon };
+        let ledger = Ledger { accounts, last, daemon };
         if ledger.last.metadata()?.len() == 0 {
-            let mut vector = RangeVector::new();
-            let accounts = page(BEGIN, 0).repeat(ACCOUNTS as usize);
-            vector.write(&ledger.accounts, 0, &accounts).write(&ledger.last, 0, &0_u64.to_le_bytes());
-            ledger.daemon.change_ranges(&vector)?;
+            // A vector makes no file larger, so the files are made in the usual way: a ledger without `last` is made anew.
+            ledger.accounts.write_all_at(&page(BEGIN, 0).repeat(ACCOUNTS as usize), 0)?;
+            ledger.accounts.sync_all()?;
+            ledger.last.write_all_at(&0_u64.to_le_bytes(), 0)?;
+            ledger.last.sync_all()?;
             File::open(dir)?.sync_all()?;
         }
         Ok(ledger)

@@ -111,6 +111,7 @@ pub enum VectorOutcome {
 ///
 /// # Promises
 ///
+/// - **Rights.** A changed file loses its set-user-ID and set-group-ID bits first, also if the vector then changes nothing.
 /// - **Atomic.** After a crash of the machine or of the daemon, either all of the changes are there or none.
 /// - **Durable.** When [`ControlClient::change_ranges`] returns [`VectorOutcome::Changed`], no crash takes the changes back.
 ///   A crash before that leaves all of them or none, and so does an error that says nothing about the changes, such as
@@ -129,7 +130,8 @@ pub enum VectorOutcome {
 ///   ends with the range, and for a move the source as well. Offsets and lengths of writes, deletions and expectations are
 ///   any.
 /// - A clone or move of more than 128 MiB has offsets that agree modulo 512 KiB.
-/// - Ranges that are cloned, moved or compared lie within their files.
+/// - All ranges lie within their files: set a file's size before. So the kernel, which appends to files at the ends that it
+///   knows, need not learn of another one.
 /// - A range that is changed overlaps neither another one that is changed nor the source of a clone or move.
 ///
 /// # Mapped files
@@ -174,15 +176,14 @@ impl<'a> RangeVector<'a> {
         RangeVector::default()
     }
 
-    /// Writes `bytes` at `offset`. A file that ends before the end of the range grows.
+    /// Writes `bytes` at `offset`.
     pub fn write(&mut self, file: &'a impl AsFd, offset: u64, bytes: &[u8]) -> &mut Self {
         let to = self.place((file, offset));
         self.written.extend_from_slice(bytes);
         self.add(RangeChange::Write { to, len: bytes.len() as u64 })
     }
 
-    /// Gives the range at `to` the pages of the range at `from`, without copying their bytes. A file that ends before the end
-    /// of the range at `to` grows. Whole pages: see [`RangeVector`].
+    /// Gives the range at `to` the pages of the range at `from`, without copying their bytes. Whole pages: see [`RangeVector`].
     pub fn clone_range(
         &mut self,
         from: (&'a impl AsFd, u64),
@@ -194,8 +195,7 @@ impl<'a> RangeVector<'a> {
         self.add(RangeChange::Clone { from, to, len })
     }
 
-    /// Gives the range at `to` the pages of the range at `from`, which becomes a hole. A file that ends before the end of the
-    /// range at `to` grows. Whole pages: see [`RangeVector`].
+    /// Gives the range at `to` the pages of the range at `from`, which becomes a hole. Whole pages: see [`RangeVector`].
     pub fn move_range(
         &mut self,
         from: (&'a impl AsFd, u64),

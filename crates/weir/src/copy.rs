@@ -36,6 +36,11 @@ pub(crate) fn run(args: &CopyArgs) -> Result<(), WeirError> {
     // Before anything is made there.
     WeirMount::containing(directory)?;
     let unfinished = UnfinishedCopy::create(directory, &to)?;
+    // A vector changes no sizes.
+    unfinished
+        .file
+        .set_len(attributes.len())
+        .map_err(StackError::io("setting its size", &unfinished.path))?;
     share(&source, &unfinished.file, CopiedRange { offset: 0, len: attributes.len() }, &unfinished.path)?;
     unfinished.finish(&attributes, &to, args.force)?;
     // The name.

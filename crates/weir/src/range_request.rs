@@ -36,20 +36,21 @@ pub(crate) fn answer(
     for (file, _) in &changed {
         if fs.is_privileged(file.ino) {
             wait(|done| fs.drop_privileges(file.ino, done))?.map_err(refusal)?;
+            // Before anybody could run the new content with the old rights. Any range takes the attributes with it.
+            file.mounted.forget_in_kernel(file.ino, 0..1);
         }
     }
-    match wait(|done| fs.apply_batch(batch, done))? {
+    match wait(|done| fs.apply_batch_within_sizes(batch, done))? {
         Ok(()) => {}
         Err(FsError::Differs { part }) => return Ok(reply(RangesReply::Differs { range: part })),
         Err(FsError::Busy) => return Ok(reply(RangesReply::Busy)),
         Err(error) => return Err(refusal(error)),
     }
-    // No part of a batch bypasses the buffer.
-    let durable = wait(|done| fs.sync_names(done))?;
     for (file, range) in changed {
         file.mounted.forget_in_kernel(file.ino, range);
     }
-    durable.map_err(refusal)?;
+    // No part of a batch bypasses the buffer.
+    wait(|done| fs.sync_names(done))?.map_err(refusal)?;
     Ok(reply(RangesReply::Changed))
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct SimulatedClients {
 }
 
 /// Every batch is accepted where transactions of this many bytes are.
-const BATCH_TRANSACTION_BYTES_MIN: u64 = 256 << 10;
+const BATCH_TRANSACTION_BYTES_MIN: u64 = 2 << 20;
 /// The length of a read of a cut range.
 const CUT_READ_BYTES: usize = 20_000;
 

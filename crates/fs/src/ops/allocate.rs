@@ -45,7 +45,7 @@ pub enum SeekWhence {
 }
 
 /// Whether a range begins and ends with pages.
-fn is_whole_pages(offset: u64, len: u64) -> bool {
+pub(crate) fn is_whole_pages(offset: u64, len: u64) -> bool {
     offset.is_multiple_of(PAGE_BYTES) && len.is_multiple_of(PAGE_BYTES)
 }
 

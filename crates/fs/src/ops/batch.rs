@@ -1,9 +1,9 @@
 //! Batches: several changes as one transaction.
 
-use super::allocate::{FallocateMode, SizePolicy};
+use super::allocate::{FallocateMode, SizePolicy, is_whole_pages};
 use super::file_data::write_cost;
 use super::range_change::{
-    BATCH_COMPARED_BYTES_MAX, BatchPlace, ComparedRanges, RangeComparison, transfer_cost,
+    BATCH_COMPARED_BYTES_MAX, BatchPlace, ComparedRanges, RangeComparison, ensure_within, transfer_cost,
 };
 use crate::arena::FsTransaction;
 use crate::cost;
@@ -107,7 +107,15 @@ struct CheckedBatch {
     changes: Vec<BatchChange>,
     /// With their places among the changes.
     comparisons: Vec<(usize, RangeComparison)>,
+    sizes: FileSizes,
     cost: TransactionCost,
+}
+
+/// Whether a batch may make files larger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FileSizes {
+    MayGrow,
+    Stay,
 }
 
 /// What an attempt to make a batch came to.
@@ -132,16 +140,29 @@ impl Fs {
     /// bytes, for more than [`BATCH_COMPARED_BYTES_MAX`] compared ones, or if the buffer is too small for so many at once;
     /// [`FsError::BadRange`]; [`FsError::Differs`] if the ranges of a comparison differ; [`FsError::Busy`] if pages to be
     /// compared were dropped from memory again and again.
-    pub fn apply_batch(&self, mut changes: Vec<BatchChange>, done: FsCompletion<()>) {
+    pub fn apply_batch(&self, changes: Vec<BatchChange>, done: FsCompletion<()>) {
+        self.apply_checked(changes, FileSizes::MayGrow, done);
+    }
+
+    /// [`apply_batch`](Fs::apply_batch), but no file grows. For changes past a kernel that knows the sizes of files and would
+    /// append at the old end.
+    ///
+    /// # Errors
+    /// [`FsError::BadRange`] for a range that ends behind the end of its file, too.
+    pub fn apply_batch_within_sizes(&self, changes: Vec<BatchChange>, done: FsCompletion<()>) {
+        self.apply_checked(changes, FileSizes::Stay, done);
+    }
+
+    fn apply_checked(&self, mut changes: Vec<BatchChange>, sizes: FileSizes, done: FsCompletion<()>) {
         if changes.len() > 1 && is_planted(FsBug::BatchInTwo) {
             let (fs, rest) = (self.clone(), changes.split_off(1));
             let then = move |made: Result<(), FsError>| match made {
-                Ok(()) => fs.apply_batch(rest, done),
+                Ok(()) => fs.apply_checked(rest, sizes, done),
                 failed => done(failed),
             };
-            return self.apply_batch(changes, Box::new(then));
+            return self.apply_checked(changes, sizes, Box::new(then));
         }
-        let checked = match self.check_batch(changes) {
+        let checked = match self.check_batch(changes, sizes) {
             Ok(checked) => Arc::new(checked),
             Err(error) => return done(Err(error)),
         };
@@ -157,8 +178,12 @@ impl Fs {
     fn apply_after_comparing(&self, checked: Arc<CheckedBatch>, done: FsCompletion<bool>) {
         let fs = self.clone();
         let compared = checked.compared();
-        let unchecked =
-            CheckedBatch { changes: checked.changes.clone(), comparisons: Vec::new(), cost: checked.cost };
+        let unchecked = CheckedBatch {
+            changes: checked.changes.clone(),
+            comparisons: Vec::new(),
+            sizes: checked.sizes,
+            cost: checked.cost,
+        };
         let then = move |equal: Result<bool, FsError>| match equal {
             Ok(true) => fs.try_batch(Arc::new(unchecked), 0, done),
             Ok(false) => done(Err(FsError::Differs { part: checked.comparisons[0].0 })),
@@ -192,7 +217,7 @@ impl Fs {
         self.core().run_with_bytes(bytes, checked.cost.by(self.origin()), work, Box::new(then));
     }
 
-    fn check_batch(&self, changes: Vec<BatchChange>) -> Result<CheckedBatch, FsError> {
+    fn check_batch(&self, changes: Vec<BatchChange>, sizes: FileSizes) -> Result<CheckedBatch, FsError> {
         let mut cost = TransactionCost { claim: SpaceClaim::Frees, ..TransactionCost::NONE };
         for change in &changes {
             let more = self.cost_of(change)?;
@@ -213,7 +238,7 @@ impl Fs {
         {
             return Err(FsError::BatchTooLarge);
         }
-        Ok(CheckedBatch { changes, comparisons, cost })
+        Ok(CheckedBatch { changes, comparisons, sizes, cost })
     }
 
     fn cost_of(&self, change: &BatchChange) -> Result<TransactionCost, FsError> {
@@ -231,7 +256,7 @@ impl Fs {
             BatchChange::Move { offset, len, at, .. } => {
                 transfer_cost(TransferKind::Move, *offset, *len, *at)?
             }
-            BatchChange::Punch { .. } => cost::allocate(false),
+            BatchChange::Punch { offset, len, .. } => cost::allocate(is_whole_pages(*offset, *len)),
             BatchChange::ExpectEqual { .. } => {
                 TransactionCost { claim: SpaceClaim::Frees, ..TransactionCost::NONE }
             }
@@ -258,6 +283,12 @@ impl CheckedBatch {
         for change in &self.changes {
             let start = written;
             written += change.written().len();
+            if let Some((ino, offset, len)) = change.written_range()
+                && self.sizes == FileSizes::Stay
+            {
+                let (_, inode) = tx.find_file(ino)?;
+                ensure_within(offset, len, inode.size())?;
+            }
             must_sync |= change.make(core, tx, start..written)?;
         }
         Ok(BatchAttempt::Made { must_sync })
@@ -270,6 +301,17 @@ impl BatchChange {
         match self {
             BatchChange::Write { bytes, .. } => bytes,
             _ => &[],
+        }
+    }
+
+    /// The range that it writes, which a file may have to grow for.
+    fn written_range(&self) -> Option<(Ino, u64, u64)> {
+        match self {
+            BatchChange::Write { ino, offset, bytes } => Some((*ino, *offset, bytes.len() as u64)),
+            BatchChange::Clone { to, at, len, .. } | BatchChange::Move { to, at, len, .. } => {
+                Some((*to, *at, *len))
+            }
+            _ => None,
         }
     }
 

@@ -69,10 +69,10 @@ impl BatchPlace {
     }
 }
 
-fn ensure_within(offset: u64, len: u64, size: u64) -> Result<(), FsError> {
+pub(crate) fn ensure_within(offset: u64, len: u64, size: u64) -> Result<(), FsError> {
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),
-        _ => Err(FsError::BadRange("a range ends behind the end of its file")),
+        _ => Err(FsError::BadRange("a range ends behind the end of its file, whose size must be set before")),
     }
 }
 
@@ -165,9 +165,20 @@ impl FsTransaction<'_> {
 }
 
 impl RangeComparison {
-    /// Compares what is in memory. Under the lock of the file system, nothing of it can change meanwhile.
-    pub(crate) fn compare(&self, core: &FsCore, tx: &FsTransaction<'_>) -> Result<ComparedRanges, FsError> {
+    /// Compares what is in memory. Under the lock of the file system, nothing of it can change meanwhile. Bytes that bypassed
+    /// the buffer are logged with the batch that depends on them.
+    pub(crate) fn compare(
+        &self,
+        core: &FsCore,
+        tx: &mut FsTransaction<'_>,
+    ) -> Result<ComparedRanges, FsError> {
         let objects = [self.one.object(tx, self.len)?, self.other.object(tx, self.len)?];
+        for place in [self.one, self.other] {
+            if let BatchSource::Here(ino) = place.source {
+                let (slot, _) = tx.find_file(ino)?;
+                tx.log_bypassed_pages(slot)?;
+            }
+        }
         let offsets = [self.one.offset, self.other.offset];
         let mut bytes = [const { Vec::new() }; 2];
         let mut done = 0;
@@ -189,14 +200,18 @@ impl RangeComparison {
 }
 
 impl Fs {
-    /// Reads the ranges of all `comparisons` into memory, one after the other. Passes on whether each was equal, although the
-    /// two ranges were read at different moments.
+    /// Reads the ranges of all `comparisons` into memory, one after the other. Passes on whether all were equal, although they
+    /// were read at different moments.
     pub(crate) fn fetch_compared(&self, mut comparisons: Vec<RangeComparison>, done: FsCompletion<bool>) {
         let Some(comparison) = comparisons.pop() else { return done(Ok(true)) };
         let fs = self.clone();
         let then = move |equal: Result<bool, FsError>| match equal {
-            Ok(true) => fs.fetch_compared(comparisons, done),
-            other => done(other),
+            // The others must be in memory, too, for the batch to tell which one differs first.
+            Ok(equal) => {
+                let done = move |others: Result<bool, FsError>| done(others.map(|others| equal && others));
+                fs.fetch_compared(comparisons, Box::new(done));
+            }
+            error => done(error),
         };
         self.fetch_pair(comparison, Box::new(then));
     }

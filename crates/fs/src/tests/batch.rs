@@ -3,7 +3,7 @@
 use super::crash_truncate::{Media, STREAM, wait};
 use super::in_memory::{OWNER, SECRET};
 use crate::types::{FileKind, IfExists, Ino};
-use crate::{BatchChange, Fs};
+use crate::{BatchChange, BatchPlace, BatchSource, Fs};
 use cache::Cache;
 use device::{BLOCK_BYTES, VolumeId};
 use std::sync::Arc;
@@ -65,4 +65,48 @@ fn a_synced_file_that_a_batch_renames_and_removes_is_gone_when_that_is_answered(
     for name in ["journal", "old"] {
         assert!(fs.lookup(Ino::ROOT, name.as_bytes()).is_err(), "{name} is there again");
     }
+}
+
+#[test]
+fn ranges_in_a_file_that_grew_past_the_log_are_kept_with_the_file() {
+    for kind in 0..3 {
+        let (media, cache, fs, [stream, beside]) = with_files(["stream", "beside"]);
+        wait(&cache, |done| fs.write(beside, 0, vec![9; BLOCK_BYTES], done)).expect("space");
+        wait(&cache, |done| fs.write(stream, 0, vec![7; STREAM], done)).expect("space");
+        let (len, at) = (BLOCK_BYTES as u64, STREAM as u64);
+        let from = BatchPlace { source: BatchSource::Here(beside), offset: 0 };
+        let change = match kind {
+            0 => BatchChange::Clone { from, len, to: stream, at },
+            1 => BatchChange::Move { from: beside, offset: 0, len, to: stream, at },
+            _ => BatchChange::Punch { ino: stream, offset: at - len, len },
+        };
+        wait(&cache, |done| fs.apply_batch(vec![change], done)).expect("space");
+        wait(&cache, |done| fs.sync_names(done)).expect("sound media");
+        let (cache, fs) = after_crash(&media, cache, fs);
+        let read =
+            |offset| wait(&cache, |done| fs.read(stream, offset, BLOCK_BYTES, done)).expect("it is whole");
+        assert_eq!(read(0), [7; BLOCK_BYTES], "kind {kind}");
+        let (place, byte) = if kind < 2 { (at, 9) } else { (at - len, 0) };
+        assert_eq!(read(place), [byte; BLOCK_BYTES], "kind {kind}");
+    }
+}
+
+/// What a batch was allowed to change by must not be gone when the change is there.
+#[test]
+fn compared_bytes_are_as_durable_as_the_batch() {
+    let (media, cache, fs, [stream, beside]) = with_files(["stream", "beside"]);
+    wait(&cache, |done| fs.write(stream, 0, vec![7; STREAM], done)).expect("space");
+    wait(&cache, |done| fs.write(beside, 0, vec![7; BLOCK_BYTES], done)).expect("space");
+    let len = BLOCK_BYTES as u64;
+    let place = |ino, offset| BatchPlace { source: BatchSource::Here(ino), offset };
+    let last = STREAM as u64 - len;
+    let expect = BatchChange::ExpectEqual { one: place(stream, last), other: place(beside, 0), len };
+    let write = BatchChange::Write { ino: beside, offset: 0, bytes: vec![8; BLOCK_BYTES] };
+    wait(&cache, |done| fs.apply_batch(vec![expect, write], done)).expect("equal ranges");
+    wait(&cache, |done| fs.sync_names(done)).expect("sound media");
+    let (cache, fs) = after_crash(&media, cache, fs);
+    let read =
+        |ino, offset| wait(&cache, |done| fs.read(ino, offset, BLOCK_BYTES, done)).expect("it is whole");
+    assert_eq!(read(beside, 0), [8; BLOCK_BYTES]);
+    assert_eq!(read(stream, last), [7; BLOCK_BYTES]);
 }

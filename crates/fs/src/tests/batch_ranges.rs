@@ -9,6 +9,7 @@ use crate::{BatchChange, BatchPlace, BatchSource};
 use cache::FetchMode;
 
 const PAGE: u64 = 4096;
+const BEHIND: &str = "a range ends behind the end of its file, whose size must be set before";
 
 fn stack_with_files<const N: usize>(seed: u64, pages: [u64; N]) -> (SimulatedStack, [Ino; N]) {
     let stack = SimulatedStack::new(seed, FetchMode::Lazy, 16384);
@@ -155,8 +156,8 @@ fn wrong_ranges_are_refused_by_name() {
     let part = BatchChange::Clone { from: place(one, 0), len: 100, to: two, at: 0 };
     assert_eq!(why(part), "a clone or a move that ends within a page, and before the end of a file");
     assert_eq!(why(clone((one, 0), 0, (two, 0))), "an empty range");
-    assert_eq!(why(clone((one, 2), 2, (two, 0))), "a range ends behind the end of its file");
-    assert_eq!(why(expect_equal((one, 0), (two, 0), 4)), "a range ends behind the end of its file");
+    assert_eq!(why(clone((one, 2), 2, (two, 0))), BEHIND);
+    assert_eq!(why(expect_equal((one, 0), (two, 0), 4)), BEHIND);
     assert_eq!(why(moved((one, 0), 2, (one, 1))), "a range that overlaps its own source");
     let far = "a long clone or move between offsets that differ modulo 512 KiB";
     assert_eq!(why(clone((one, 1), 1 << 25, (two, 0))), far);
@@ -164,4 +165,101 @@ fn wrong_ranges_are_refused_by_name() {
     assert_eq!(pages(&stack, two), [32, 33, 34]);
     let compared: Vec<BatchChange> = (0..300).map(|_| expect_equal((one, 0), (two, 0), 1)).collect();
     assert!(matches!(apply(&stack, compared), Err(FsError::BatchTooLarge)));
+}
+
+/// Swaps and chains of overlapping ranges in one transaction, beside plain arrays.
+#[test]
+fn parts_of_a_batch_are_made_in_order() {
+    let (mut stack, [one, two, three]) = stack_with_files(9, [8, 8, 8]);
+    let files = [one, two, three];
+    let mut model: Vec<Vec<u8>> = files.iter().map(|&ino| pages(&stack, ino)).collect();
+    let mut random = device::SeededRng::new(77);
+    for round in 0..60_u32 {
+        let mut batch = Vec::new();
+        for _ in 0..1 + random.below(12) {
+            let (a, b) = (random.below(3) as usize, random.below(3) as usize);
+            let (from, to, len) = (random.below(6), random.below(6), 1 + random.below(2));
+            if a == b && from.abs_diff(to) < len {
+                continue;
+            }
+            match random.below(4) {
+                0 => {
+                    let byte = random.below(200) as u8 + 1;
+                    model[b][to as usize] = byte;
+                    batch.push(BatchChange::Write {
+                        ino: files[b],
+                        offset: to * PAGE,
+                        bytes: vec![byte; PAGE as usize],
+                    });
+                }
+                1 => {
+                    model[b][to as usize] = 0;
+                    batch.push(BatchChange::Punch { ino: files[b], offset: to * PAGE, len: PAGE });
+                }
+                kind => {
+                    let bytes = model[a][from as usize..(from + len) as usize].to_vec();
+                    model[b][to as usize..(to + len) as usize].copy_from_slice(&bytes);
+                    if kind == 2 {
+                        batch.push(clone((files[a], from), len, (files[b], to)));
+                    } else {
+                        model[a][from as usize..(from + len) as usize].fill(0);
+                        batch.push(moved((files[a], from), len, (files[b], to)));
+                    }
+                }
+            }
+        }
+        apply(&stack, batch).expect("space");
+        if random.once_in(3) {
+            stack.reopen();
+        }
+        if random.once_in(2) {
+            for (ino, expected) in files.iter().zip(&model) {
+                assert_eq!(&pages(&stack, *ino), expected, "round {round}");
+            }
+        }
+    }
+    assert_eq!(stack.findings(), []);
+}
+
+#[test]
+fn a_difference_behind_pages_that_are_not_in_memory_is_told() {
+    let (mut stack, [one, two, three, four]) = stack_with_files(8, [1, 0, 1, 1]);
+    apply(&stack, vec![clone((one, 0), 1, (two, 0))]).expect("space");
+    stack.reopen();
+    let compared = vec![expect_equal((one, 0), (two, 0), 1), expect_equal((three, 0), (four, 0), 1)];
+    let found = apply(&stack, compared);
+    assert!(matches!(found, Err(FsError::Differs { part: 1 })), "{found:?}");
+}
+
+#[test]
+fn a_difference_far_behind_the_beginning_is_found() {
+    let (stack, [one, two]) = stack_with_files(10, [0, 0]);
+    for ino in [one, two] {
+        stack.wait(|done| stack.fs().write(ino, 0, vec![1; 100 << 10], done)).expect("space");
+    }
+    stack.wait(|done| stack.fs().write(two, 90 << 10, vec![2], done)).expect("space");
+    let found = apply(&stack, vec![expect_equal((one, 0), (two, 0), 25)]);
+    assert!(matches!(found, Err(FsError::Differs { part: 0 })), "{found:?}");
+}
+
+#[test]
+fn no_file_grows_past_the_kernel() {
+    let (stack, [one, two]) = stack_with_files(11, [2, 2]);
+    let within = |changes| stack.wait(|done| stack.fs().apply_batch_within_sizes(changes, done));
+    let write = |offset| BatchChange::Write { ino: one, offset, bytes: vec![9; PAGE as usize] };
+    within(vec![write(PAGE)]).expect("within the file");
+    for change in [write(PAGE + 1), clone((one, 0), 2, (two, 1)), moved((one, 0), 1, (two, 2))] {
+        let refused = within(vec![change]);
+        assert!(matches!(refused, Err(FsError::BadRange(BEHIND))), "{refused:?}");
+    }
+    assert_eq!([pages(&stack, one), pages(&stack, two)], [[16, 9], [32, 33]]);
+}
+
+#[test]
+fn a_last_page_that_moves_away_is_not_charged_for() {
+    let (stack, [one, two]) = stack_with_files(12, [2, 0]);
+    stack.wait(|done| stack.fs().write(one, 2 * PAGE, vec![5; 100], done)).expect("space");
+    let all = BatchChange::Move { from: one, offset: 0, len: 2 * PAGE + 100, to: two, at: 0 };
+    apply(&stack, vec![all]).expect("space");
+    assert_eq!([charged(&stack, one), charged(&stack, two)], [0, 3]);
 }

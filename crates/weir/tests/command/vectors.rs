@@ -3,9 +3,10 @@
 use crate::common::{Mounted, Sandbox, can_mount, detach, succeeds, weir};
 use client::{BYTES_MAX, ClientError, ControlClient, RANGES_MAX, RangeVector, VectorOutcome, WeirMount};
 use rustix::fs::{Mode, OFlags};
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::io::Write;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 
 const PAGE: u64 = 4096;
@@ -56,8 +57,10 @@ fn pages(file: &File) -> Vec<u8> {
 fn all_of_a_vector_is_there_and_survives_a_kill() {
     let Some(mut vectors) = Vectors::new() else { return };
     let (one, two) = (vectors.file("one", &[1, 2, 3, 4]), vectors.file("two", &[5, 6]));
+    // A vector makes no file larger.
+    two.set_len(6 * PAGE).expect("a size");
     // Now they are in the page cache of the kernel.
-    assert_eq!((pages(&one), pages(&two)), (vec![1, 2, 3, 4], vec![5, 6]));
+    assert_eq!((pages(&one), pages(&two)), (vec![1, 2, 3, 4], vec![5, 6, 0, 0, 0, 0]));
     let mut vector = RangeVector::new();
     vector
         .write(&one, 0, &[9; PAGE as usize])
@@ -143,6 +146,33 @@ fn a_page_comes_back_from_a_snapshot_if_it_still_has_what_was_expected() {
     assert_eq!(pages(&live), [1, 2, 1]);
 }
 
+/// The kernel appends at the end that it knows.
+#[test]
+fn an_append_after_a_vector_goes_behind_what_the_vector_wrote() {
+    let Some(mut vectors) = Vectors::new() else { return };
+    let file = vectors.file("log", &[1]);
+    let mut appender = File::options().append(true).open(vectors.mounted.path("log")).expect("a file");
+    file.set_len(2 * PAGE).expect("a size");
+    let mut vector = RangeVector::new();
+    vector.write(&file, PAGE, &[2; PAGE as usize]);
+    assert_eq!(vectors.daemon.change_ranges(&vector).expect("space"), VectorOutcome::Changed);
+    appender.write_all(&[3; PAGE as usize]).expect("space");
+    assert_eq!(pages(&file), [1, 2, 3]);
+}
+
+#[test]
+fn a_changed_file_does_not_keep_the_rights_of_its_owner() {
+    let Some(mut vectors) = Vectors::new() else { return };
+    let file = vectors.file("program", &[1]);
+    file.set_permissions(Permissions::from_mode(0o4755)).expect("a file of ours");
+    assert_eq!(file.metadata().expect("a file").mode() & 0o7777, 0o4755);
+    let mut vector = RangeVector::new();
+    vector.write(&file, 0, &[2; 10]);
+    assert_eq!(vectors.daemon.change_ranges(&vector).expect("space"), VectorOutcome::Changed);
+    // What the kernel knows, too.
+    assert_eq!(file.metadata().expect("a file").mode() & 0o7777, 0o755);
+}
+
 #[test]
 fn wrong_vectors_are_refused_by_name_and_change_nothing() {
     let Some(mut vectors) = Vectors::new() else { return };
@@ -174,8 +204,11 @@ fn wrong_vectors_are_refused_by_name_and_change_nothing() {
         "a clone or a move that ends within a page, and before the end of a file",
         clone_range((&one, 0), (&two, 0), 9)
     );
-    refused!("a range ends behind the end of its file", clone_range((&one, PAGE), (&two, 0), 3 * PAGE));
-    refused!("a range ends behind the end of its file", expect_equal((&one, PAGE), (&two, 0), 3 * PAGE));
+    let behind = "a range ends behind the end of its file, whose size must be set before";
+    refused!(behind, clone_range((&one, PAGE), (&two, 0), 3 * PAGE));
+    refused!(behind, clone_range((&one, 0), (&two, PAGE), 3 * PAGE));
+    refused!(behind, write(&one, 3 * PAGE, &[1]));
+    refused!(behind, expect_equal((&one, PAGE), (&two, 0), 3 * PAGE));
     refused!("a range that ends behind the largest offset", delete(&one, u64::MAX, 2));
     refused!("the file would be larger than 128 TiB", write(&one, u64::MAX - 2, &[1]));
     refused!("a file that is not open for writing", write(&only_read, 0, &page));
