@@ -36,7 +36,7 @@ impl ListedMount {
 /// Lists all mounts that this user may control.
 pub(crate) fn print(as_json: bool) -> Result<(), WeirError> {
     let mounts = WeirMount::all_of_user()?;
-    // One that does not answer takes some seconds.
+    // A daemon that does not answer takes some seconds.
     let mut listed: Vec<ListedMount> = thread::scope(|scope| {
         let asked: Vec<_> = mounts.into_iter().map(|mount| scope.spawn(|| ListedMount::ask(mount))).collect();
         asked.into_iter().map(|thread| thread.join().expect("no panic while asking")).collect()

@@ -118,7 +118,7 @@ enum FileSizes {
     Stay,
 }
 
-/// What an attempt to make a batch came to.
+/// The outcome of an attempt to make a batch.
 enum BatchAttempt {
     Made {
         must_sync: bool,
@@ -128,8 +128,7 @@ enum BatchAttempt {
 }
 
 impl Fs {
-    /// Makes all of `changes`, in order, as one transaction: everybody sees all of them or none, and so does whoever
-    /// looks after a crash. A read under way may still see some pages as they were and others as they are. The bytes that it
+    /// Makes all of `changes`, in order, as one transaction: every client sees all of them or none, also after a crash. A read under way may still see some pages as they were and others as they are. The bytes that it
     /// writes never bypass the buffer. Like every change, it is durable after a later sync; if it removes a name of a file
     /// that was synced while it was held, it is durable on completion. The caller holds the files and directories that it
     /// names: otherwise another file may have their numbers by then.
