@@ -251,12 +251,13 @@ impl Directory {
 
     /// Removes an empty directory.
     pub fn remove_directory(&self, path: impl AsRef<Path>) -> io::Result<()> {
-        let place = self.resolve(path.as_ref(), LastLink::Keep)?;
+        let path = path.as_ref();
+        let place = self.resolve(path, LastLink::Keep)?;
         let found = place.found.ok_or(Errno::NOENT)?;
         if found.kind != FileKind::Directory {
             return Err(Errno::NOTDIR.into());
         }
-        let name = place.own_name(Errno::BUSY)?;
+        let name = place.own_name(errno_of_no_name(path))?;
         self.volume.caller.ensure_may_remove(&place.parent, &found)?;
         Ok(wait(|done| self.volume.fs.remove_directory(place.parent.ino, name, done))?)
     }
@@ -573,5 +574,15 @@ pub(crate) fn access_of(flags: OFlags) -> Access {
         OFlags::WRONLY => Access::WRITE_OK,
         OFlags::RDWR => Access::READ_OK | Access::WRITE_OK,
         _ => Access::READ_OK,
+    }
+}
+
+/// Why a directory cannot be removed by a path that does not end in its name, as Linux says it.
+fn errno_of_no_name(path: &Path) -> Errno {
+    let mut names = path.as_os_str().as_bytes().rsplit(|&byte| byte == b'/');
+    match names.find(|name| !name.is_empty()) {
+        Some(b".") => Errno::INVAL,
+        Some(b"..") => Errno::NOTEMPTY,
+        _ => Errno::BUSY,
     }
 }

@@ -114,7 +114,9 @@ fn end_of_marker(path: &[u8]) -> Option<usize> {
 pub(crate) fn find(directory: c_int, path: *const c_char) -> Option<io::Result<Place>> {
     let path = bytes_of(path)?;
     if let Some((_, inner)) = split_at_root(path) {
-        return Some(Place::of_root(inner));
+        // The kernel counts what stands before the root, too.
+        let is_too_long = path.len() >= libc::PATH_MAX as usize;
+        return Some(if is_too_long { Err(Errno::NAMETOOLONG.into()) } else { Place::of_root(inner) });
     }
     if path.is_empty() || path[0] == b'/' {
         return None;

@@ -143,6 +143,9 @@ fn names_are_made_moved_and_removed() {
     assert_eq!(names(&weir), ["again", "d"]);
     assert_eq!(errno(weir.remove_directory("/d")), Errno::NOTEMPTY);
     assert_eq!(errno(weir.remove_directory("/again")), Errno::NOTDIR);
+    assert_eq!(errno(weir.remove_directory("/d/.")), Errno::INVAL);
+    assert_eq!(errno(weir.remove_directory("/d/..//")), Errno::NOTEMPTY);
+    assert_eq!(errno(weir.remove_directory("/")), Errno::BUSY);
     assert_eq!(errno(weir.remove_file("/d")), Errno::ISDIR);
     assert_eq!(errno(weir.rename("/d", "/d/below")), Errno::INVAL);
     assert_eq!(errno(weir.rename("/again", "/d")), Errno::ISDIR);

@@ -103,6 +103,16 @@ fn paths_below_a_prefix_are_the_stores() {
 }
 
 #[test]
+fn a_path_that_is_too_long_with_all_that_stands_before_the_root_is_refused() {
+    let sandbox = Sandbox::formatted();
+    let script =
+        "long=$(printf '/.%.0s' $(seq 2043)); mkdir @@/d; ls -d /tmp/@@$long; ls -d /tmp/@@$long/../d";
+    let done = run_with(&sandbox, &[], ["sh", "-c", script]).output().unwrap();
+    assert_says(&String::from_utf8_lossy(&done.stderr), "File name too long");
+    assert_eq!(String::from_utf8_lossy(&done.stdout).lines().count(), 1, "{done:?}");
+}
+
+#[test]
 fn an_archive_is_unpacked_searched_and_packed_again() {
     let sandbox = Sandbox::formatted();
     let tree = sandbox.path("tree");
