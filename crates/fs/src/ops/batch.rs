@@ -88,7 +88,7 @@ pub enum BatchChange {
         len: u64,
     },
     /// Nothing is changed unless both ranges have the same bytes before the batch. A volume of which a range is
-    /// [elsewhere](BatchSource::Elsewhere) must be read-only: changes of other volumes are not watched.
+    /// [elsewhere](crate::BatchSource::Elsewhere) must be read-only: changes of other volumes are not watched.
     ExpectEqual {
         /// A range within its file.
         one: BatchPlace,
