@@ -63,9 +63,6 @@ pub struct StatusReport {
     pub counters: CountersReport,
     /// How full the store is.
     pub space: SpaceReport,
-    /// The volume with the state, perhaps damaged, that this one had when its buffer was lost (`--on-lost-buffer restore`); null
-    /// if there is none.
-    pub damaged_state: Option<String>,
     /// The read-only copy of the volume that is kept in case the buffer is lost.
     pub epoch: EpochReport,
     /// Latencies since the mount, for each kind of request.

@@ -176,21 +176,6 @@ pub(crate) struct MountArgs {
     /// holds.
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// What to do if the buffer is lost: absent, blank, or another store's
-    ///
-    /// With `restore`, weir makes a new buffer, and gives each volume the state of its newest epoch (--epoch-every): changes
-    /// since then are missing. The state that the volume had, which may be damaged, stays as volume NAME-damaged-DATE. If the
-    /// lost buffer comes back, weir refuses it. Use this for a buffer on storage that a cloud takes away; it is for a volume
-    /// that has an epoch.
-    #[arg(long, value_enum, value_name = "ANSWER", default_value_t = LostBufferAnswer::Refuse)]
-    pub(crate) on_lost_buffer: LostBufferAnswer,
-    /// With `--on-lost-buffer restore`: how many seconds the buffer's device may be absent
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=86_400))]
-    pub(crate) lost_buffer_wait: u64,
-    /// With `--on-lost-buffer restore`: the new buffer [default: the lost one's device, if it is there and blank; else a file
-    /// in the directory of the store]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) new_buffer: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) buffer_medium: BufferMediumArgs,
     #[command(flatten)]
@@ -198,15 +183,6 @@ pub(crate) struct MountArgs {
     /// Set by `weir mount` on the process that becomes the daemon.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub(crate) daemon: bool,
-}
-
-/// What a mount does if its buffer is lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LostBufferAnswer {
-    /// Change nothing
-    Refuse,
-    /// Make a new buffer, and go on from the newest epoch
-    Restore,
 }
 
 /// Whether the command line of this process, `weir mount`, has an option, by the name of its field.

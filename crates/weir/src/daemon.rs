@@ -10,7 +10,6 @@ use crate::cli::{BufferMediumArgs, MountArgs, TuningArgs, WakeUpArg};
 use crate::epoch_keeper::EpochKeeper;
 use crate::error::WeirError;
 use crate::log_files;
-use crate::lost_buffer::LostBuffer;
 use crate::messages;
 use crate::mount_point::MountPoint;
 use crate::mount_problems;
@@ -57,18 +56,13 @@ const DELTAS_MIN: ByteSize = ByteSize(1 << 20);
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
     let deadline = Instant::now() + DAEMON_WAIT;
-    let mut lost_buffer = LostBuffer::of(args);
-    let mut buffer = args.buffer.clone();
     loop {
         if let Some(running) = RunningDaemon::find(&args.path)?
             && running.mount(args)? == MountOutcome::Mounted
         {
             return say_ready_to(io::stdout()).map_err(|source| WeirError::Spawn { source });
         }
-        match become_daemon(args, buffer.as_deref()) {
-            Err(WeirError::Stack(error)) if lost_buffer.is_for(&error) => {
-                buffer = lost_buffer.wait_or_restore()?.or(buffer);
-            }
+        match become_daemon(args) {
             // Its mount can soon be asked, or it is ending.
             Err(WeirError::Stack(StackError::InUse { pid, .. }))
                 if is_daemon(pid) && Instant::now() < deadline =>
@@ -95,8 +89,8 @@ pub(crate) struct DaemonOptions<'a> {
 }
 
 /// Checks everything before the first write, mounts, serves until no mount is left, and writes everything back.
-fn become_daemon(args: &MountArgs, buffer: Option<&Path>) -> Result<(), WeirError> {
-    let media = StoreMedia::find(&args.path, buffer)?;
+fn become_daemon(args: &MountArgs) -> Result<(), WeirError> {
+    let media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
     let point = MountPoint::check(&args.dir, args.allow_other, &media.name)?;
     point.ensure_not_over(&media)?;
     let is_in_background = args.daemon;

@@ -15,7 +15,7 @@ use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use store::{NewVolume, Store, StoreError, VolumeId, VolumeInfo, VolumeMode, VolumeRollback};
+use store::{NewVolume, Store, StoreError, VolumeId, VolumeInfo, VolumeMode};
 use weir_status::EpochReport;
 
 /// The start of an epoch's name. Users may not choose such names.
@@ -23,9 +23,6 @@ const PREFIX: &str = "epoch-";
 
 /// The start of the name of a writable copy, which replaces a volume that a lost buffer has damaged.
 const RESTORED: &str = "restored-";
-
-/// Stands in the name of a volume that a lost buffer has damaged, behind the name that it had.
-const DAMAGED: &str = "-damaged-";
 
 /// The time between two checks whether an epoch is due.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -261,57 +258,6 @@ pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<VolumeInfo>, Sto
         restored.extend(store.volumes().named(&name));
     }
     Ok(restored)
-}
-
-/// Rolls each writable volume that has an epoch back to the newest one. Returns the volumes that have the names now, each
-/// with the new name of the volume that had its name before and may be damaged.
-pub(crate) fn roll_back_all(store: &Store, newest: Lsn) -> Result<Vec<(VolumeInfo, String)>, StoreError> {
-    let date = volume::rfc3339(now() / 1_000_000_000);
-    let mut restored = Vec::new();
-    for volume in store.volumes().describe() {
-        // One that a crash has cut off has rolled some back already.
-        if volume.mode == VolumeMode::ReadOnly || volume.name.contains(DAMAGED) {
-            continue;
-        }
-        let Some(epoch) = newest_epoch(store, volume.id) else { continue };
-        let kept_name = format!("{}{DAMAGED}{date}", volume.name);
-        let rollback = VolumeRollback {
-            volume: volume.id,
-            snapshot: epoch.id,
-            kept_name: &kept_name,
-            created: epoch.created,
-        };
-        store.volumes().roll_back(&rollback, newest)?;
-        restored.extend(store.volumes().named(&volume.name).map(|now| (now, kept_name)));
-    }
-    Ok(restored)
-}
-
-/// The newest epoch of a volume.
-pub(crate) fn newest_epoch(store: &Store, volume: VolumeId) -> Option<VolumeInfo> {
-    of_volume(store, volume).pop()
-}
-
-/// Whether a volume was rolled back to an epoch and has not changed since. So is one whose buffer was lost again at once, or
-/// while it was replaced. Reads every node of the store's map.
-pub(crate) fn is_still_an_epoch(store: &Store, volume: &VolumeInfo) -> Result<bool, StoreError> {
-    let all = store.volumes().describe();
-    let Some(epoch) = all.iter().find(|one| Some(one.id) == volume.from && is_epoch(one)) else {
-        return Ok(false);
-    };
-    let usage = store.volumes().usage()?.volumes;
-    let blocks = |id| usage.iter().find(|one| one.id == id).map(|one| (one.exclusive, one.shared));
-    Ok(match (blocks(volume.id), blocks(epoch.id)) {
-        (Some((0, of_volume)), Some((alone, shared))) => of_volume == alone + shared,
-        _ => false,
-    })
-}
-
-/// The volume with the state that a volume had when its buffer was lost, if there is one.
-pub(crate) fn damaged_state(store: &Store, name: &str) -> Option<String> {
-    let of_volume = format!("{name}{DAMAGED}");
-    let all = store.volumes().describe().into_iter().map(|volume| volume.name);
-    all.filter(|other| other.starts_with(&of_volume)).max()
 }
 
 /// Refuses names that only weir may choose.

@@ -37,10 +37,6 @@ pub(crate) enum WeirError {
     NotItsBuffer { why: String },
     #[error("{}: an earlier buffer is kept here, and weir does not overwrite it", path.display())]
     EarlierBuffer { path: PathBuf },
-    #[error("{}: the buffer is lost, and volume {volume} has no epoch to go on from", path.display())]
-    NoEpoch { path: PathBuf, volume: String },
-    #[error("{}: the buffer is lost, and its device is not there", path.display())]
-    NewBufferWanted { path: PathBuf },
     #[error("{}: the buffer cannot be used, and only it holds the changes that are not in the store yet: {why}", path.display())]
     BufferLost { path: PathBuf, why: String },
     #[error("{}: {first}{}", path.display(), and_more(*more))]
@@ -194,13 +190,6 @@ impl WeirError {
                 "attach its device, or restore store and buffer from copies of the same moment; if the buffer is gone for good, \
                  add --accept-loss; `weir replace-buffer --help` says what you lose"
             }
-            WeirError::NoEpoch { .. } => {
-                "attach its device; if it is gone for good, `weir replace-buffer --accept-loss` gives the store a new buffer, and \
-                 leaves the volume as the store has it"
-            }
-            WeirError::NewBufferWanted { .. } => {
-                "attach its device, or name a place for a new buffer with `--new-buffer PATH`"
-            }
             WeirError::EarlierBuffer { .. } => "move it away, or remove it if you do not need its data",
             WeirError::Size { .. } => {
                 "a number without a unit is in bytes; write 512MiB, 1.5GiB or 8GB, and see the command's --help"
@@ -303,8 +292,6 @@ impl WeirError {
             | WeirError::BelowMountPoint { .. }
             | WeirError::BufferWanted { .. }
             | WeirError::BufferLost { .. }
-            | WeirError::NoEpoch { .. }
-            | WeirError::NewBufferWanted { .. }
             | WeirError::EarlierBuffer { .. }
             | WeirError::Size { .. } => return self.help_about_media().map(Cow::from),
             WeirError::BadRules { path, .. } => {

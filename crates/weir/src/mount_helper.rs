@@ -179,8 +179,8 @@ mod tests {
     #[test]
     fn a_line_of_fstab_becomes_a_weir_mount() {
         assert_eq!(parse("/s /d -o rw").as_deref(), Ok("-- /s /d"));
-        let line = "/dev/vdb /mnt/db -o ro,nofail,_netdev,x-systemd.device-timeout=9s,volume=night,memory=4GiB,allow_other,on_lost_buffer=restore";
-        let expected = "--read-only --volume=night --memory=4GiB --allow-other --on-lost-buffer=restore -- /dev/vdb /mnt/db";
+        let line = "/dev/vdb /mnt/db -o ro,nofail,_netdev,x-systemd.device-timeout=9s,volume=night,memory=4GiB,allow_other";
+        let expected = "--read-only --volume=night --memory=4GiB --allow-other -- /dev/vdb /mnt/db";
         assert_eq!(parse(line).as_deref(), Ok(expected));
         assert_eq!(parse("-t weir -n -sv /s /d -o defaults,nonsense").as_deref(), Ok("-- /s /d"));
         assert_eq!(

@@ -29,13 +29,13 @@ use device::{BufferId, Device, Lsn, ObjectId, OverlayDevice, PageNo, StoreId};
 use host::{DiskAccess, random_bytes, shell_quoted};
 use stack::{
     BUFFER_FILE, ExpectedBuffer, MediumKind, StackError, StorageStack, StoreMedia, absolute, describe_store,
-    medium_kind, open_medium, store_of, volume_named, warn_of_readers,
+    medium_kind, open_medium, store_of, warn_of_readers,
 };
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::{Store, VolumeInfo, VolumeMode};
+use store::{Store, VolumeInfo};
 
 /// LSNs that the new buffer leaves out: more than a lost buffer can have used since the last page was written
 /// back. The store knows where the new buffer begins, and so refuses the lost one if it comes back.
@@ -48,11 +48,11 @@ const NEW: &str = "new";
 const OLD: &str = "old";
 
 /// The old buffer, as far as it is known.
-pub(crate) struct OldBuffer {
+struct OldBuffer {
     /// Its path; `None` if that is not known.
     path: Option<PathBuf>,
     /// Why its changes are lost; `None` if they are in the store.
-    pub(crate) lost: Option<WeirError>,
+    lost: Option<WeirError>,
     bytes: ByteSize,
     store: StoreId,
     /// The state of the store after the write-back.
@@ -61,52 +61,16 @@ pub(crate) struct OldBuffer {
     volumes: Vec<String>,
 }
 
-/// What happens to the volumes of a store whose buffer is lost.
-pub(crate) enum LossAnswer<'a> {
-    /// Writable copies of the newest epochs are made, beside the volumes.
-    CopyEpochs,
-    /// The volumes are rolled back to their newest epochs, and keep their names. Refused unless `wanted`, a volume, has one.
-    RollBack { wanted: &'a str },
-}
-
-/// The outcome of a replacement.
-pub(crate) struct ReplacedBuffer {
-    pub(crate) old: OldBuffer,
-    /// The new buffer.
-    pub(crate) place: PathBuf,
-    bytes: ByteSize,
-    pub(crate) restored: Vec<RestoredVolume>,
-    /// Why the old buffer could not be marked as unused, if so.
-    not_retired: Option<WeirError>,
-}
-
 pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
-    let replaced = replace(args, &LossAnswer::CopyEpochs)?;
-    print_result(args, &replaced);
-    Ok(())
-}
-
-/// Gives the store a new buffer.
-pub(crate) fn replace(
-    args: &ReplaceBufferArgs,
-    answer: &LossAnswer<'_>,
-) -> Result<ReplacedBuffer, WeirError> {
     let directory = entry_of(&args.path)?;
     let plan = plan(args, directory.as_deref())?;
-    // A crash may have cut off an earlier attempt of a mount, which nobody is there to repeat with `--force`. A name that ends
-    // in `.new` is that of a buffer that is being made.
-    let is_left_over = matches!(answer, LossAnswer::RollBack { .. })
-        && (args.buffer.is_none() || is_empty_buffer_of(&args.path, plan.path()));
-    ensure_allowed(&plan, args.force || is_left_over)?;
+    ensure_allowed(&plan, args.force)?;
     if !args.buffer_medium.volatile_buffer {
         ensure_durable(&plan)?;
     }
     let old = read_old_buffer(args)?;
     if let Some(why) = old.lost.as_ref().filter(|_| !args.accept_loss) {
         return Err(WeirError::BufferLost { path: args.path.clone(), why: why.to_string() });
-    }
-    if let (Some(_), LossAnswer::RollBack { wanted }) = (&old.lost, answer) {
-        ensure_has_epoch(&args.path, wanted)?;
     }
     let mut undo = FormatUndo::default();
     let identity = BufferIdentity { store: old.store, id: BufferId(random_bytes()) };
@@ -115,7 +79,7 @@ pub(crate) fn replace(
         ensure_old_name_is_free(directory.as_deref(), &old)?;
         let bytes = make(&plan, like, identity, &old, undo)?;
         let media = StoreMedia::find(&args.path, Some(plan.path()))?;
-        let restored = begin_with_new_buffer(media, old.lost.is_none().then_some(&old.written), answer)?;
+        let restored = begin_with_new_buffer(media, old.lost.is_none().then_some(&old.written))?;
         Ok((bytes, restored))
     };
     let (bytes, restored) = match make_and_begin(&mut undo) {
@@ -134,36 +98,10 @@ pub(crate) fn replace(
         sync_names_beside(entry)?;
     }
     let new = directory.as_deref().unwrap_or(plan.path());
-    let not_retired = retire(&old, new).err();
+    let retired = retire(&old, new);
+    print_result(args, &old, bytes, &restored, retired.err());
     warn_of_readers(new);
-    let place = new.to_path_buf();
-    Ok(ReplacedBuffer { old, place, bytes, restored, not_retired })
-}
-
-/// Whether `place` is a buffer of the store at `path` that has no changes.
-fn is_empty_buffer_of(path: &Path, place: &Path) -> bool {
-    let open = |path: &Path| open_medium(path, DiskAccess::Read).ok().map(Arc::new);
-    let store = store_of(path).ok().and_then(|store| open(&store));
-    let id = store.and_then(|disk| Store::identify(disk).ok()).map(|store| store.id());
-    let (Some(id), Some(disk)) = (id, open(place)) else { return false };
-    let mut is_empty = true;
-    let opened = Buffer::open(disk, id, &mut |transactions| is_empty &= transactions.is_empty());
-    opened.is_ok() && is_empty
-}
-
-/// Refuses a writable volume without an epoch: after a rollback of the others, it would be the only damaged one.
-fn ensure_has_epoch(path: &Path, volume: &str) -> Result<(), WeirError> {
-    let disk = open_medium(&store_of(path)?, DiskAccess::Read)?;
-    let failed = |source| StackError::Store { path: path.into(), source };
-    let store = Store::open(Arc::new(OverlayDevice::new(disk))).map_err(failed)?;
-    let found = volume_named(&store, path, volume)?;
-    if found.mode == VolumeMode::ReadOnly
-        || epoch_keeper::newest_epoch(&store, found.id).is_some()
-        || epoch_keeper::is_still_an_epoch(&store, &found).map_err(failed)?
-    {
-        return Ok(());
-    }
-    Err(WeirError::NoEpoch { path: path.into(), volume: volume.into() })
+    Ok(())
 }
 
 /// The path of the entry `buffer`, if the store is a directory.
@@ -268,12 +206,10 @@ fn make_durable(path: &Path) -> Result<(), StackError> {
 }
 
 /// A writable copy of an epoch, in place of a volume that may be damaged.
-pub(crate) struct RestoredVolume {
-    pub(crate) volume: VolumeInfo,
+struct RestoredVolume {
+    volume: VolumeInfo,
     /// The name of that volume.
     of: String,
-    /// That volume's new name, if the copy has its name.
-    pub(crate) damaged: Option<String>,
     is_block_volume: bool,
 }
 
@@ -284,7 +220,7 @@ impl RestoredVolume {
         let damaged = source_of(&volume).and_then(source_of);
         let of = damaged.map_or_else(|| "that was deleted since".to_owned(), |damaged| damaged.name.clone());
         let is_block_volume = matches!(block::block_volume_size(&stack.cache, volume.id), Ok(Some(_)));
-        RestoredVolume { volume, of, damaged: None, is_block_volume }
+        RestoredVolume { volume, of, is_block_volume }
     }
 }
 
@@ -292,32 +228,19 @@ impl RestoredVolume {
 /// buffer.
 ///
 /// `old` is the state after the old buffer was written back; `None` if that buffer could not be read.
-/// The volumes are then restored from their newest epochs, and returned.
+/// Writable copies of the newest epochs are then made, and returned.
 fn begin_with_new_buffer(
     media: StoreMedia,
     old: Option<&WrittenBack>,
-    answer: &LossAnswer<'_>,
 ) -> Result<Vec<RestoredVolume>, StackError> {
     let settings = CacheSettings::default();
     let stack = StorageStack::open(media, settings, DiskAccess::Write, ExpectedBuffer::NewUnnamed)?;
     let restored = match old {
         None => {
             let newest = stack.cache.buffer().newest_lsn();
+            let restored = epoch_keeper::restore(&stack.store, newest);
             let failed = |source| StackError::Store { path: stack.media.name.clone(), source };
-            match answer {
-                LossAnswer::CopyEpochs => {
-                    let restored = epoch_keeper::restore(&stack.store, newest).map_err(failed)?;
-                    restored.into_iter().map(|volume| RestoredVolume::of(&stack, volume)).collect()
-                }
-                LossAnswer::RollBack { .. } => {
-                    let restored = epoch_keeper::roll_back_all(&stack.store, newest).map_err(failed)?;
-                    let with_name = |(volume, damaged)| RestoredVolume {
-                        damaged: Some(damaged),
-                        ..RestoredVolume::of(&stack, volume)
-                    };
-                    restored.into_iter().map(with_name).collect()
-                }
-            }
+            restored.map_err(failed)?.into_iter().map(|volume| RestoredVolume::of(&stack, volume)).collect()
         }
         Some(old) => {
             let taken = stack.cache.take_over_lost_tails(&old.lost);
@@ -405,8 +328,13 @@ fn is_other(old: &Path, new: &Path) -> bool {
     old.exists() && old.canonicalize().ok() != new.canonicalize().ok()
 }
 
-fn print_result(args: &ReplaceBufferArgs, replaced: &ReplacedBuffer) {
-    let ReplacedBuffer { old, bytes, restored, not_retired, .. } = replaced;
+fn print_result(
+    args: &ReplaceBufferArgs,
+    old: &OldBuffer,
+    bytes: ByteSize,
+    restored: &[RestoredVolume],
+    not_retired: Option<WeirError>,
+) {
     let new = args.buffer.clone().unwrap_or_else(|| args.path.join(BUFFER_FILE));
     println!("store {}: buffer {bytes} at {}", old.store, new.display());
     let Some(why) = &old.lost else {
@@ -424,7 +352,7 @@ fn print_result(args: &ReplaceBufferArgs, replaced: &ReplacedBuffer) {
          your programs verify their files, or restore a backup",
         shell_quoted(&args.path)
     );
-    for RestoredVolume { volume, of, is_block_volume, .. } in restored {
+    for RestoredVolume { volume, of, is_block_volume } in restored {
         let path = shell_quoted(&args.path);
         let as_of = rfc3339(volume.created / 1_000_000_000);
         let name = &volume.name;
