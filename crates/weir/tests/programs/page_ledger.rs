@@ -17,11 +17,10 @@ fn payments_are_whole_after_kills_without_a_recovery() {
     Ledger::open(&weir.path()).expect("a new ledger");
     for kill in 0..kills() {
         let alive = Duration::from_millis(random.below(300));
-        let dir = weir.path();
+        let mut ledger = Ledger::open(&weir.path()).expect("a ledger");
+        let mut answered = ledger.check().expect("a whole ledger");
         let answered = std::thread::scope(|scope| {
-            let payer = scope.spawn(|| {
-                let mut ledger = Ledger::open(&dir).expect("a ledger");
-                let mut answered = ledger.check().expect("a whole ledger");
+            let payer = scope.spawn(move || {
                 while let Ok(payment) = ledger.pay_next() {
                     answered = payment;
                 }
