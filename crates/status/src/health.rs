@@ -19,7 +19,7 @@ pub enum HealthReport {
     Stalled,
     /// Changes cannot be made durable. The mount takes no more of them, and everything is saved in the store.
     ReadOnly,
-    /// The same, and the changes in memory are not saved yet.
+    /// Changes cannot be made durable, and those in memory are not saved in the store yet.
     AtRisk,
 }
 

@@ -388,7 +388,7 @@ pub(crate) struct DirArgs {
 ///
 /// * read-only: changes could not be made durable; everything is saved in the store;
 ///
-/// * at-risk: the same, and the changes in memory are not saved yet;
+/// * at-risk: changes could not be made durable, and those in memory are not saved in the store yet;
 ///
 /// * silent: the daemon does not answer, or is stopped;
 ///

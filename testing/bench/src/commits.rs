@@ -207,7 +207,7 @@ impl HomeFile {
     }
 }
 
-/// The bytes of a page. Those of different seeds differ everywhere.
+/// The bytes of a page: random ones, of this seed.
 fn page_of(seed: u64) -> [u8; PAGE_BYTES as usize] {
     let mut random = SeededRng::new(seed);
     let mut page = [0; PAGE_BYTES as usize];

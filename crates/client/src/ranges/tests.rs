@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 
-/// What a daemon received.
+/// The request that the daemon of a test received.
 struct ReceivedRequest {
     /// Null if nothing was sent.
     request: Value,

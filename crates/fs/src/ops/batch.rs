@@ -128,8 +128,9 @@ enum BatchAttempt {
 }
 
 impl Fs {
-    /// Makes all of `changes`, in order, as one transaction: every client sees all of them or none, also after a crash. A read under way may still see some pages as they were and others as they are. The bytes that it
-    /// writes never bypass the buffer. Like every change, it is durable after a later sync; if it removes a name of a file
+    /// Makes all of `changes`, in order, as one transaction: every client sees all of them or none, also after a crash. A read
+    /// under way may still see some pages as they were and others as they are. The bytes that a batch writes never bypass the
+    /// buffer. Like every change, a batch is durable after a later sync; if it removes a name of a file
     /// that was synced while it was held, it is durable on completion. The caller holds the files and directories that it
     /// names: otherwise another file may have their numbers by then.
     ///
@@ -276,6 +277,10 @@ impl CheckedBatch {
                 ComparedRanges::Different => return Err(FsError::Differs { part }),
                 ComparedRanges::Unknown => return Ok(BatchAttempt::NotInMemory),
             }
+        }
+        let changes_something = self.changes.len() > self.comparisons.len();
+        for (_, comparison) in self.comparisons.iter().filter(|_| changes_something) {
+            comparison.log_bypassed(tx)?;
         }
         let mut written = 0;
         let mut must_sync = false;

@@ -165,20 +165,21 @@ impl FsTransaction<'_> {
 }
 
 impl RangeComparison {
-    /// Compares what is in memory. Under the lock of the file system, nothing of it can change meanwhile. Bytes that bypassed
-    /// the buffer are logged with the batch that depends on them.
-    pub(crate) fn compare(
-        &self,
-        core: &FsCore,
-        tx: &mut FsTransaction<'_>,
-    ) -> Result<ComparedRanges, FsError> {
-        let objects = [self.one.object(tx, self.len)?, self.other.object(tx, self.len)?];
+    /// Logs compared pages that bypassed the buffer with the batch that depends on them: after a crash, a batch must not be
+    /// there without the bytes that allowed it.
+    pub(crate) fn log_bypassed(&self, tx: &mut FsTransaction<'_>) -> Result<(), FsError> {
         for place in [self.one, self.other] {
             if let BatchSource::Here(ino) = place.source {
                 let (slot, _) = tx.find_file(ino)?;
                 tx.log_bypassed_pages(slot)?;
             }
         }
+        Ok(())
+    }
+
+    /// Compares what is in memory. Under the lock of the file system, nothing of it can change meanwhile.
+    pub(crate) fn compare(&self, core: &FsCore, tx: &FsTransaction<'_>) -> Result<ComparedRanges, FsError> {
+        let objects = [self.one.object(tx, self.len)?, self.other.object(tx, self.len)?];
         let offsets = [self.one.offset, self.other.offset];
         let mut bytes = [const { Vec::new() }; 2];
         let mut done = 0;

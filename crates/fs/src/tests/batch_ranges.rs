@@ -263,3 +263,18 @@ fn a_last_page_that_moves_away_is_not_charged_for() {
     apply(&stack, vec![all]).expect("space");
     assert_eq!([charged(&stack, one), charged(&stack, two)], [0, 3]);
 }
+
+#[test]
+fn a_file_of_another_volume_that_was_never_written_is_cloned_as_zeros() {
+    let (mut stack, [sparse, target]) = stack_with_files(13, [0, 3]);
+    let set = SetAttributes { size: Some(2 * PAGE), ..SetAttributes::default() };
+    stack.wait(|done| stack.fs().set_attributes(sparse, set, done)).expect("a size");
+    let source = BatchSource::Elsewhere(stack.fs().copy_source(sparse).expect("a file"));
+    let from = BatchPlace { source, offset: 0 };
+    apply(&stack, vec![BatchChange::Clone { from, len: 2 * PAGE, to: target, at: 0 }]).expect("space");
+    for _ in 0..2 {
+        assert_eq!(pages(&stack, target), [0, 0, 34]);
+        stack.reopen();
+    }
+    assert_eq!(stack.findings(), []);
+}

@@ -169,7 +169,7 @@ fn a_changed_file_does_not_keep_the_rights_of_its_owner() {
     let mut vector = RangeVector::new();
     vector.write(&file, 0, &[2; 10]);
     assert_eq!(vectors.daemon.change_ranges(&vector).expect("space"), VectorOutcome::Changed);
-    // What the kernel knows, too.
+    // The kernel has forgotten the old mode.
     assert_eq!(file.metadata().expect("a file").mode() & 0o7777, 0o755);
 }
 
