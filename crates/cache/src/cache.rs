@@ -7,6 +7,7 @@ use crate::commit::{Committer, SyncScope};
 use crate::dirty_scan::DirtyScan;
 use crate::error::CacheError;
 use crate::maintenance::StoreMaintainer;
+use crate::planted_bug::{CacheBug, is_planted};
 use crate::read::fetcher::Fetcher;
 use crate::read::seek::{CountEffort, SeekTarget};
 use crate::read::synchronous;
@@ -404,6 +405,23 @@ impl Cache {
         }
         self.parts.release_spare();
         kept.and(outcome)
+    }
+
+    /// Notes in the store that it has every change, if it has: [`Store::note_complete`]. For the end of a store's use, after
+    /// [`stop`](Cache::stop) and [`drain`](Cache::drain). From then on all changes are refused, also those that were admitted
+    /// before the stop.
+    ///
+    /// # Errors
+    /// Those of the store. A lost buffer then counts as one with changes.
+    pub fn note_complete(&self) -> Result<(), CacheError> {
+        let mut state = self.parts.shared.state();
+        let is_complete = !state.pages.is_dirty() && state.pages.lost_tails().next().is_none();
+        if !is_complete && !is_planted(CacheBug::CompleteTooEarly) {
+            return Ok(());
+        }
+        state.refuses_changes = true;
+        drop(state);
+        Ok(self.store().note_complete()?)
     }
 
     fn write_all_back(&self) -> Result<(), CacheError> {

@@ -57,7 +57,7 @@ pub use range_ops::TRANSFER_PAGES_MAX;
 pub use read::seek::{CountEffort, SeekTarget};
 pub use recover::RecoveredBuffer;
 pub use request_wait::{CauseWaits, EndedWait, RequestWait, RequestWaits, TaskLoan, WaitCause};
-pub use rescue::UNFINISHED_RESCUE;
+pub use rescue::{FINISHED_RESCUE, UNFINISHED_RESCUE};
 pub use rule_shares::RuleShare;
 pub use settings::{CacheSettings, FetchMode};
 pub use status::{CacheCounters, CacheStatus, StuckItem};

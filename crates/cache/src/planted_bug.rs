@@ -70,6 +70,8 @@ pub enum CacheBug {
     ReadOnlyVolumeChanged,
     /// Recovery applies the changes of volumes that the store has deleted.
     DeletedVolumeReplayed,
+    /// A store that lacks changes of the buffer is called complete.
+    CompleteTooEarly,
     /// Recovery applies the newest group's changes of one volume, and leaves out its changes of other volumes.
     VolumesOfTwoMoments,
 }

@@ -166,6 +166,11 @@ impl RecoveredBuffer {
         self.buffer.buffer_id()
     }
 
+    /// The highest LSN in the buffer.
+    pub fn newest_lsn(&self) -> Lsn {
+        self.buffer.newest_lsn()
+    }
+
     /// The store's last batch that the buffer knows to be durable.
     pub fn store_batch(&self) -> u64 {
         self.buffer.store_batch()

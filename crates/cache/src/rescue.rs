@@ -36,7 +36,7 @@ pub const UNFINISHED_RESCUE: &str = "rescuing-";
 
 /// The prefix of names of complete volumes. Users may not choose it: an existing volume would count as
 /// rescued.
-pub(crate) const FINISHED_RESCUE: &str = "rescued-";
+pub const FINISHED_RESCUE: &str = "rescued-";
 
 /// Deletes unfinished volumes of rescues that a crash cut off. If a device prevents that, the next start
 /// tries again.

@@ -75,8 +75,8 @@ pub use space_search::SpaceSearch;
 pub use store::Store;
 pub use superblock::{StoreLayout, SuperblockRepair};
 pub use volume::{
-    ListedPages, MAIN_VOLUME_NAME, NewVolume, VolumeId, VolumeInfo, VolumeMode, VolumeRollback,
-    check_volume_name,
+    ListedPages, MAIN_VOLUME_NAME, NewVolume, RestoredSnapshot, VOLUME_NAME_BYTES_MAX, VolumeId, VolumeInfo,
+    VolumeMode, VolumeRestoration, VolumeRollback, check_volume_name,
 };
 pub use volume_usage::{StoreUsage, VolumeUsage};
 pub use volumes::StoreVolumes;

@@ -93,6 +93,14 @@ impl IdentifiedStore {
         Err(first_error.unwrap_or_else(|| no_valid_root(&*self.device)))
     }
 
+    /// [`Store::needs_buffer`], without opening the store. True if its roots cannot be read.
+    pub fn needs_buffer(&self) -> bool {
+        let roots = valid_roots(&self.first_blocks, self.geometry);
+        let newest = roots.first().map(|(_, root)| root.incarnation);
+        let complete_at = self.settings().ok().and_then(|(settings, _)| settings.complete_at);
+        complete_at.is_none() || complete_at != newest
+    }
+
     /// [`Store::open`]s it.
     ///
     /// # Errors

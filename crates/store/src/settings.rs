@@ -3,7 +3,7 @@
 //! They are a record in the tables' stream, which every checkpoint writes. Values that make no sense count as
 //! absent. Items of a later weir are kept.
 
-use device::BufferId;
+use device::{BufferId, Incarnation};
 use std::ops::RangeInclusive;
 
 /// Settings that belong to a store, on whatever machine it is mounted.
@@ -13,10 +13,14 @@ pub struct StoreSettings {
     pub buffer: Option<BufferId>,
     /// The path of that buffer. A relative path begins in the directory of the store.
     pub buffer_path: Option<Vec<u8>>,
+    /// The size of that buffer.
+    pub buffer_bytes: Option<u64>,
     /// Changes that no client has synced are durable after this many milliseconds.
     pub commit_interval_ms: Option<u64>,
     /// How data is written.
     pub data: Option<DataMode>,
+    /// The incarnation at whose end the store had every change: see [`Store::needs_buffer`](crate::Store::needs_buffer).
+    pub complete_at: Option<Incarnation>,
     /// Items whose keys this weir does not know.
     unknown_items: Vec<(u16, Vec<u8>)>,
 }
@@ -56,6 +60,8 @@ const BUFFER: u16 = 1;
 const BUFFER_PATH: u16 = 2;
 const COMMIT_INTERVAL_MS: u16 = 3;
 const DATA_MODE: u16 = 4;
+const COMPLETE_AT: u16 = 5;
+const BUFFER_BYTES: u16 = 6;
 
 /// The record's checksum; and the key and length before each value.
 const CRC_BYTES: usize = 4;
@@ -87,6 +93,8 @@ impl StoreSettings {
         self.buffer_path.iter().filter(|place| is_path(place)).for_each(|place| put(BUFFER_PATH, place));
         self.commit_interval_ms.iter().for_each(|ms| put(COMMIT_INTERVAL_MS, &ms.to_le_bytes()));
         self.data.iter().for_each(|mode| put(DATA_MODE, &[u8::from(*mode == DataMode::Ordered)]));
+        self.complete_at.iter().for_each(|incarnation| put(COMPLETE_AT, &incarnation.0.to_le_bytes()));
+        self.buffer_bytes.iter().for_each(|bytes| put(BUFFER_BYTES, &bytes.to_le_bytes()));
         self.unknown_items.iter().for_each(|(key, value)| put(*key, value));
     }
 
@@ -141,6 +149,14 @@ impl StoreSettings {
                     _ => return Err("the data mode"),
                 });
             }
+            COMPLETE_AT => {
+                let number = value.try_into().map_err(|_| "the last clean end")?;
+                self.complete_at = Some(Incarnation(u64::from_le_bytes(number)));
+            }
+            BUFFER_BYTES => {
+                let bytes = value.try_into().map_err(|_| "the buffer's size")?;
+                self.buffer_bytes = Some(u64::from_le_bytes(bytes));
+            }
             _ => self.unknown_items.push((key, value.to_vec())),
         }
         Ok(())
@@ -170,6 +186,8 @@ mod tests {
             buffer_path: Some(b"/dev/vdb".to_vec()),
             commit_interval_ms: Some(250),
             data: Some(DataMode::Ordered),
+            complete_at: Some(Incarnation(12)),
+            buffer_bytes: Some(1 << 28),
             unknown_items: vec![(77, b"of a later weir".to_vec())],
         }
     }

@@ -215,6 +215,24 @@ impl Store {
         self.shared.map_mut().settings = settings;
     }
 
+    /// Whether the buffer may have changes that the store lacks. False only before the store begins, if
+    /// [`note_complete`](Store::note_complete) was the last thing that happened to it.
+    pub fn needs_buffer(&self) -> bool {
+        let incarnation = self.incarnation();
+        self.settings().complete_at.is_none_or(|complete_at| complete_at != incarnation)
+    }
+
+    /// Notes, durably on return, that the store has every change: until it begins again, a lost buffer loses nothing. Must be the
+    /// last change: nothing may be logged in the buffer afterwards.
+    ///
+    /// # Errors
+    /// As [`change_settings`](Store::change_settings).
+    pub fn note_complete(&self) -> Result<(), StoreError> {
+        let mut settings = self.settings();
+        settings.complete_at = Some(self.incarnation());
+        self.change_settings(settings)
+    }
+
     /// Replaces the settings of a store in use; durably on return.
     ///
     /// Recovery uses the newer of the two roots, so the change is made as soon as one root has it:

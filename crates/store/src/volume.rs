@@ -19,7 +19,7 @@ pub enum VolumeMode {
 pub const MAIN_VOLUME_NAME: &str = "main";
 
 /// Most bytes of a name, as in other volume managers.
-pub(crate) const VOLUME_NAME_BYTES_MAX: usize = 127;
+pub const VOLUME_NAME_BYTES_MAX: usize = 127;
 
 /// Most volumes. A start reads a node for each 16 of them, and all of them are in memory, about 200 bytes
 /// each. Their nodes count as reserved, too.
@@ -51,6 +51,27 @@ pub struct VolumeRollback<'a> {
     /// The new name of `volume`.
     pub kept_name: &'a str,
     /// When the clone was made, in nanoseconds since 1970.
+    pub created: u64,
+}
+
+/// What becomes of a volume whose newest changes are lost with the buffer: see
+/// [`StoreVolumes::restore_before_begin`](crate::StoreVolumes::restore_before_begin).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeRestoration {
+    /// The volume, whose pages may be of different points in time.
+    pub volume: VolumeId,
+    /// Its new name.
+    pub kept_name: String,
+    /// The snapshot of which a writable clone gets the volume's name. `None`: no volume has that name any more.
+    pub snapshot: Option<RestoredSnapshot>,
+}
+
+/// The snapshot that a volume is restored from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RestoredSnapshot {
+    /// As for a [rollback](VolumeRollback::snapshot).
+    pub id: VolumeId,
+    /// When its state was that of the volume, in nanoseconds since 1970.
     pub created: u64,
 }
 

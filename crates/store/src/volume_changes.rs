@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::log_entry::{BatchOrigin, LogEntry, NAME_PART_BYTES};
 use crate::policy::SpaceClass;
 use crate::shared::StoreShared;
-use crate::volume::{NewVolume, VolumeId, VolumeMode, VolumeRollback, check_volume_name};
+use crate::volume::{NewVolume, VolumeId, VolumeMode, VolumeRestoration, VolumeRollback, check_volume_name};
 use crate::writer::{StoreWriter, WriterLock};
 use device::{Lsn, ObjectId, PageNo, SharedPage};
 use std::collections::BTreeSet;
@@ -145,6 +145,44 @@ pub(crate) fn check_rollback(shared: &StoreShared, rollback: &VolumeRollback<'_>
     map.volumes.ensure_may_add(1)?;
     drop(map);
     check_name(shared, kept_name)
+}
+
+/// See [`StoreVolumes::restore_before_begin`](crate::StoreVolumes::restore_before_begin).
+pub(crate) fn restore_before_begin(
+    shared: &StoreShared,
+    writer: &mut StoreWriter,
+    restorations: &[VolumeRestoration],
+    lsn: Lsn,
+) -> Result<(), StoreError> {
+    let entries = restoration_entries(shared, restorations, lsn)?;
+    writer.extend_recovered(shared, &entries)
+}
+
+/// The log entries of restorations, which are checked together.
+fn restoration_entries(
+    shared: &StoreShared,
+    restorations: &[VolumeRestoration],
+    lsn: Lsn,
+) -> Result<Vec<LogEntry>, StoreError> {
+    let mut kept_names = BTreeSet::new();
+    let mut next = shared.map().volumes.next_id();
+    let mut entries = Vec::new();
+    for VolumeRestoration { volume, kept_name, snapshot } in restorations {
+        let name = shared.map().volumes.describe(*volume)?.name;
+        if !kept_names.insert(kept_name) {
+            return Err(StoreError::NameTaken { name: kept_name.clone() });
+        }
+        check_name(shared, kept_name)?;
+        entries.extend(name_entries(*volume, kept_name));
+        let Some(snapshot) = snapshot else { continue };
+        let (id, created) = (snapshot.id, snapshot.created);
+        check_rollback(shared, &VolumeRollback { volume: *volume, snapshot: id, kept_name, created })?;
+        let new = NewVolume { name: &name, mode: VolumeMode::Writable, created };
+        entries.extend(clone_entries(id, next, &new, lsn));
+        next = VolumeId(next.0 + 1);
+    }
+    shared.map().volumes.ensure_may_add(restorations.len())?;
+    Ok(entries)
 }
 
 /// Checks that a volume may be given this name.

@@ -2,7 +2,7 @@
 
 use crate::error::StoreError;
 use crate::shared::StoreShared;
-use crate::volume::{NewVolume, VolumeId, VolumeInfo, VolumeMode, VolumeRollback};
+use crate::volume::{NewVolume, VolumeId, VolumeInfo, VolumeMode, VolumeRestoration, VolumeRollback};
 use crate::volume_changes;
 use crate::volume_usage::{self, StoreUsage};
 use crate::writer::WriterLock;
@@ -107,6 +107,25 @@ impl<'a> StoreVolumes<'a> {
     /// Those of [`check_rollback`](StoreVolumes::check_rollback) and [`apply`](crate::StoreData::apply).
     pub fn roll_back(&self, rollback: &VolumeRollback<'_>, lsn: Lsn) -> Result<VolumeId, StoreError> {
         volume_changes::roll_back(self.shared, &mut self.writer.lock(), rollback, lsn)
+    }
+
+    /// Renames volumes that a lost buffer may have damaged, and gives their names to clones of snapshots, before the store
+    /// [begins](crate::Store::begin_after). That makes all of it durable together with the store's
+    /// [settings](crate::Store::set_settings), or nothing. `lsn` is the clones' place in the one order.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuchVolume`], [`StoreError::NotASnapshot`], [`StoreError::BadName`],
+    /// [`StoreError::NameTaken`], [`StoreError::TooManyVolumes`]: then nothing has changed. A map node that cannot be
+    /// read: the store must be opened again.
+    ///
+    /// # Panics
+    /// If the store has begun.
+    pub fn restore_before_begin(
+        &self,
+        restorations: &[VolumeRestoration],
+        lsn: Lsn,
+    ) -> Result<(), StoreError> {
+        volume_changes::restore_before_begin(self.shared, &mut self.writer.lock(), restorations, lsn)
     }
 
     /// Deletes a volume. [`free_deleted_step`](crate::StoreMaintenance::free_deleted_step) frees its space.

@@ -206,6 +206,22 @@ impl StoreWriter {
         Ok(())
     }
 
+    /// Changes the map as if recovery had found these entries at the end of the log. The checkpoint with which an incarnation
+    /// begins makes that durable.
+    pub(crate) fn extend_recovered(
+        &mut self,
+        shared: &StoreShared,
+        entries: &[LogEntry],
+    ) -> Result<(), StoreError> {
+        assert_eq!(self.health, WriterHealth::NotBegun, "the log of a store that has begun has every change");
+        shared.holding_nodes(|| {
+            shared.load_for_vector(entries)?;
+            self.apply_to_map(shared, entries)?;
+            shared.map_mut().note_batch(entries, BatchOrigin::Logged);
+            Ok(())
+        })
+    }
+
     /// Appends log entries without data.
     pub(crate) fn append_entries(
         &mut self,

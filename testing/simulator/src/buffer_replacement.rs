@@ -31,6 +31,7 @@ impl SimulationRun {
         if self.random.once_in(LOOKED_AT_ONE_IN) {
             self.look_without_buffer()?;
         }
+        self.look_if_complete()?;
         if self.grows_now() {
             self.grow_unopened()?;
         }
@@ -92,16 +93,42 @@ impl SimulationRun {
     }
 }
 
+impl SimulationRun {
+    /// A store that says that it needs no buffer must have everything.
+    fn look_if_complete(&mut self) -> Result<(), String> {
+        let store: Arc<dyn Device> = Arc::new(OverlayDevice::new(self.media.watched(MediumRole::Store)));
+        let opened = Store::open(store.clone()).map_err(|error| format!("Store::open: {error}"))?;
+        if opened.needs_buffer() {
+            return Ok(());
+        }
+        let buffer = self.media.empty_buffer(&opened)?;
+        let look = || {
+            let cache = self.media.open_cache_on(store, buffer)?;
+            let found = self.media.mount_all(cache, &self.volumes.mounted())?.look()?;
+            self.oracle.clone().recovered(&found, &self.clients.outstanding())
+        };
+        look().map_err(|what| format!("a complete store without its buffer: {what}"))?;
+        self.counts.complete += 1;
+        Ok(())
+    }
+}
+
 impl SimulatedMedia {
+    /// A new, empty buffer for a store, on a disk of its own.
+    fn empty_buffer(&self, store: &Store) -> Result<Arc<SimDisk>, String> {
+        let buffer = SimDisk::new("buffer", self.buffer.blocks(), &PowerSupply::new(), 0);
+        buffer::Buffer::format_after(&*buffer, ID, Lsn(store.data().newest_lsn().0 + GAP))
+            .map_err(|error| format!("format_after: {error}"))?;
+        Ok(buffer)
+    }
+
     /// Opens a volume as a user who gives up the buffer would: from the store alone, with an empty buffer.
     /// Writes nothing to the media.
     pub(crate) fn open_without_buffer(&self, volume: VolumeId) -> Result<MountedVolume, String> {
         let power = PowerSupply::new();
         let store = Store::open(sound(&self.store, &power));
         let store = store.map_err(|error| format!("Store::open: {error}"))?;
-        let buffer = SimDisk::new("buffer", self.buffer.blocks(), &power, 0);
-        buffer::Buffer::format_after(&*buffer, ID, Lsn(store.data().newest_lsn().0 + GAP))
-            .map_err(|error| format!("format_after: {error}"))?;
+        let buffer = self.empty_buffer(&store)?;
         let cache = Cache::open(Arc::new(store), buffer, self.clock.clone(), self.settings.clone());
         self.mount_alone(Arc::new(cache.map_err(|error| format!("Cache::open: {error}"))?), volume)
     }

@@ -73,6 +73,7 @@ const BOUNDS: &[(PlantedRule, u64)] = &[
     (PlantedRule::VolumeNumberUsedAgain, 2_000_000),
     (PlantedRule::ReadOnlyVolumeChanged, 30_000),
     (PlantedRule::DeletedVolumeReplayed, 30_000),
+    (PlantedRule::CompleteTooEarly, 300_000),
     (PlantedRule::VolumesOfTwoMoments, 10_000),
     (PlantedRule::NotUndone, 10_000),
     (PlantedRule::OverwriteBesideClone, 400_000),
@@ -285,6 +286,11 @@ mod tests {
     #[test]
     fn replayed_records_of_a_deleted_volume_are_found() {
         is_found(PlantedRule::DeletedVolumeReplayed);
+    }
+
+    #[test]
+    fn a_store_that_is_called_complete_and_is_not_is_found() {
+        is_found(PlantedRule::CompleteTooEarly);
     }
 
     #[test]

@@ -72,7 +72,8 @@ impl SimulationRun {
     fn die_draining(&mut self) -> Result<(), String> {
         self.phase = HarnessPhase::Drain;
         // The result does not matter: the power supply knows whether the cut hit.
-        let _ = self.stack().cache.drain();
+        let cache = &self.stack().cache;
+        let _ = cache.drain().and_then(|()| cache.note_complete());
         self.deliver()?;
         self.die(LifeEnd::PowerCut)
     }
@@ -236,6 +237,10 @@ impl SimulationRun {
             Err(_) if self.media.log.errors_made_up() > self.errors_at_open => {}
             Err(CacheError::Store(StoreError::Full)) => self.no_space_to_write_back()?,
             Err(error) => return Err(format!("the drain fails: {error}")),
+        }
+        // It is for after a drain that works. It must see itself that changes are left.
+        if self.random.once_in(2) {
+            let _ = self.stack().cache.note_complete();
         }
         if self.stack().cache.status().failed.is_none() && !self.media.power.is_lost() {
             // Dirty data that could not be stored is in the buffer.

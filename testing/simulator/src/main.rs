@@ -141,11 +141,12 @@ fn exhaust_command(options: &SimulatorOptions, length: u8) -> bool {
 fn print_summary(options: &SimulatorOptions, summary: &RunSummary) {
     let RunSummary { counts, hash, seconds } = summary;
     println!(
-        "seed {}: {} operations, {} crashes, {} clean stops in {seconds:.1} s ({:.0} operations/s); hash {hash:016x}",
+        "seed {}: {} operations, {} crashes, {} clean stops, {} looks at complete stores in {seconds:.1} s ({:.0} operations/s); hash {hash:016x}",
         options.seed,
         counts.operations,
         counts.crashes(),
         counts.clean_stops,
+        counts.complete,
         counts.operations as f64 / seconds
     );
     let phases: Vec<String> =

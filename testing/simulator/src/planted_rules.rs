@@ -127,6 +127,8 @@ pub(crate) enum PlantedRule {
     ReadOnlyVolumeChanged,
     /// Recovery applies the changes of volumes that the store has deleted.
     DeletedVolumeReplayed,
+    /// A store that lacks changes of the buffer is called complete.
+    CompleteTooEarly,
     /// Recovery leaves out one volume's newest changes, and applies another volume's.
     VolumesOfTwoMoments,
     /// The file system does not undo a failed transaction in memory.
@@ -230,6 +232,7 @@ impl PlantedRule {
             PlantedRule::OverwriteBesideWriteBack => Some(cache::CacheBug::OverwriteBesideWriteBack),
             PlantedRule::ReadOnlyVolumeChanged => Some(cache::CacheBug::ReadOnlyVolumeChanged),
             PlantedRule::DeletedVolumeReplayed => Some(cache::CacheBug::DeletedVolumeReplayed),
+            PlantedRule::CompleteTooEarly => Some(cache::CacheBug::CompleteTooEarly),
             PlantedRule::VolumesOfTwoMoments => Some(cache::CacheBug::VolumesOfTwoMoments),
             _ => None,
         }

@@ -49,6 +49,8 @@ pub(crate) struct RunCounts {
     /// Power cuts and kills, by the phase that they hit.
     pub(crate) crashes: BTreeMap<&'static str, u64>,
     pub(crate) clean_stops: u64,
+    /// Stores that said that they need no buffer, and were looked at without it.
+    pub(crate) complete: u64,
     /// Changes that had completed, were not synced, and were lost.
     pub(crate) changes_lost: u64,
     pub(crate) no_space: u64,

@@ -279,6 +279,50 @@ fn a_sync_after_the_last_commit_of_a_stop_is_answered() {
 }
 
 #[test]
+fn a_change_that_was_let_in_before_the_stop_is_refused_once_the_store_is_called_complete() {
+    let machine = Machine::new(40);
+    let cache = machine.open();
+    let change = [ObjectChange::Write { object: VICTIM, offset: 0, bytes: &[1; 10] }];
+    let slot = Arc::new(Mutex::new(None));
+    let entered = slot.clone();
+    cache.admit(
+        TransactionCost::of(&change),
+        Box::new(move |reservation| *entered.lock().expect("one thread") = Some(reservation)),
+    );
+    let admitted: Option<Result<SpaceReservation, CacheError>> = slot.lock().expect("one thread").take();
+    let mut reservation = admitted.expect("space at once").expect("space");
+    cache.stop();
+    cache.drain().expect("devices that work");
+    cache.note_complete().expect("a store that works");
+    let refused = cache.apply(&mut reservation, &change);
+    assert!(matches!(refused, Err(CacheError::ReadOnlyVolume { .. })), "{refused:?}");
+    drop(reservation);
+    drop(cache);
+    assert!(!Store::open(machine.store.clone()).expect("a store").needs_buffer());
+}
+
+#[test]
+fn a_store_that_lacks_a_change_is_not_called_complete() {
+    let machine = Machine::new(41);
+    let cache = machine.open();
+    let change = [ObjectChange::Write { object: VICTIM, offset: 0, bytes: &[1; 10] }];
+    let slot = Arc::new(Mutex::new(None));
+    let entered = slot.clone();
+    cache.admit(
+        TransactionCost::of(&change),
+        Box::new(move |reservation| *entered.lock().expect("one thread") = Some(reservation)),
+    );
+    let admitted: Option<Result<SpaceReservation, CacheError>> = slot.lock().expect("one thread").take();
+    let mut reservation = admitted.expect("space at once").expect("space");
+    cache.apply(&mut reservation, &change).expect("space");
+    cache.stop();
+    cache.note_complete().expect("nothing is written");
+    drop(reservation);
+    drop(cache);
+    assert!(Store::open(machine.store.clone()).expect("a store").needs_buffer());
+}
+
+#[test]
 fn a_damaged_node_of_a_deleted_volume_keeps_nobody_from_the_space_that_cleaning_gives() {
     let machine = Machine::new(21);
     let cache = machine.open();

@@ -8,8 +8,8 @@ use crate::map_walk::{WalkItem, walk_map};
 use crate::store::Store;
 use crate::superblock::StoreLayout;
 use crate::volume::tests::make_main;
-use crate::volume::{NewVolume, VolumeId, VolumeMode};
-use device::{Block, Incarnation, Lsn, PageNo, StoreId};
+use crate::volume::{NewVolume, RestoredSnapshot, VolumeId, VolumeMode, VolumeRestoration};
+use device::{Block, BufferId, Incarnation, Lsn, PageNo, StoreId};
 use sim_disk::{PowerSupply, SimDisk};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -159,4 +159,105 @@ fn a_reference_to_the_root_of_all_volumes_keeps_them_as_they_were_until_it_is_re
     });
     assert_eq!(met, live.0.into_iter().collect());
     assert_eq!(counted.len() as u64, store.shared.map().nodes.table.used_count());
+}
+
+/// A store whose volume 0 has changed since its snapshot. Volume 2 has no snapshot.
+fn with_snapshot(power: &Arc<PowerSupply>) -> Arc<SimDisk> {
+    let disk = SimDisk::new("disk", 4 + 100 * 16, power, 1);
+    Store::format(&*disk, &StoreLayout { id: StoreId([1; 16]), segment_blocks: Some(16) }).expect("large");
+    let store = Store::open(disk.clone()).expect("a new store");
+    store.begin(Incarnation(1)).expect("the first");
+    make_main(&store);
+    write(&store, 0, 1, 0, 10);
+    clone(&store, 0, 1, 20);
+    clone(&store, 0, 2, 21);
+    (1..60).for_each(|page| write(&store, 0, 1, page, 100 + page));
+    drop(store);
+    disk
+}
+
+fn restorations() -> [VolumeRestoration; 2] {
+    let snapshot = Some(RestoredSnapshot { id: VolumeId(1), created: 5 });
+    [
+        VolumeRestoration { volume: VolumeId(0), kept_name: "old".into(), snapshot },
+        VolumeRestoration { volume: VolumeId(2), kept_name: "other".into(), snapshot: None },
+    ]
+}
+
+#[test]
+fn restored_volumes_and_the_new_settings_survive_a_power_cut_together_or_not_at_all() {
+    let names = |store: &Store| -> Vec<String> {
+        store.volumes().describe().into_iter().map(|volume| volume.name).collect()
+    };
+    let (before, after) = (["main", "at-20", "at-21"], ["old", "at-20", "other", "main"]);
+    let mut outcomes = [0, 0];
+    for cut in 0.. {
+        let power = PowerSupply::new();
+        let disk = with_snapshot(&power);
+        let store = Store::open(disk.clone()).expect("sound");
+        assert!(store.needs_buffer());
+        store.volumes().restore_before_begin(&restorations(), Lsn(1 << 40)).expect("names are free");
+        assert_eq!(names(&store), after);
+        let mut settings = store.settings();
+        settings.buffer = Some(BufferId([9; 16]));
+        store.set_settings(settings);
+        power.cut_after(cut);
+        let begun = store.begin(Incarnation(2));
+        let was_cut = power.is_lost();
+        drop(store);
+        power.restore();
+        let store = Store::open(disk).expect("sound after any cut");
+        let is_restored = store.settings().buffer.is_some();
+        assert_eq!(names(&store), if is_restored { &after[..] } else { &before[..] }, "cut {cut}");
+        assert!(is_restored || begun.is_err(), "cut {cut}");
+        assert_eq!(findings(&store), [], "cut {cut}");
+        outcomes[usize::from(is_restored)] += 1;
+        if is_restored {
+            assert_eq!(store.data().newest_logged_lsn(), Lsn(1 << 40), "an older buffer is refused");
+            let main = store.volumes().named("main").expect("restored");
+            assert_eq!((main.from, main.created, main.mode), (Some(VolumeId(1)), 5, VolumeMode::Writable));
+            let object = main.id.object(1, 1);
+            let listed = store.data().list(object, PageNo(0)..PageNo(100), 10).expect("readable");
+            assert_eq!(listed.pages.len(), 1);
+        }
+        if !was_cut {
+            break;
+        }
+    }
+    assert!(outcomes[0] > 3 && outcomes[1] > 1, "{outcomes:?}");
+}
+
+#[test]
+fn restorations_that_cannot_be_made_change_nothing() {
+    let disk = with_snapshot(&PowerSupply::new());
+    let store = Store::open(disk).expect("sound");
+    let [first, second] = restorations();
+    let itself = Some(RestoredSnapshot { id: VolumeId(2), created: 0 });
+    for wrong in [
+        VolumeRestoration { kept_name: "at-20".into(), ..second.clone() },
+        VolumeRestoration { kept_name: "old".into(), ..second.clone() },
+        VolumeRestoration { volume: VolumeId(7), ..second.clone() },
+        VolumeRestoration { kept_name: "x".repeat(128), ..second.clone() },
+        VolumeRestoration { volume: VolumeId(2), snapshot: itself, ..second },
+    ] {
+        let before = store.volumes().describe();
+        let refused = store.volumes().restore_before_begin(&[first.clone(), wrong.clone()], Lsn(1 << 40));
+        assert!(refused.is_err(), "{wrong:?}");
+        assert_eq!(store.volumes().describe(), before, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_store_is_complete_until_it_begins_again() {
+    let disk = with_snapshot(&PowerSupply::new());
+    let store = Store::open(disk.clone()).expect("sound");
+    store.begin(Incarnation(2)).expect("a higher one");
+    store.note_complete().expect("space");
+    drop(store);
+    let store = Store::open(disk.clone()).expect("sound");
+    assert!(!store.needs_buffer());
+    store.begin(Incarnation(3)).expect("a higher one");
+    assert!(store.needs_buffer());
+    drop(store);
+    assert!(Store::open(disk).expect("sound").needs_buffer());
 }
