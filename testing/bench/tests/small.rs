@@ -124,6 +124,12 @@ fn snapshots_prints_writers_beside_one_and_later_writes() {
     assert!(value("the snapshot") > 0.0 && value("before: the slowest") > 0.0, "{report}");
     let phases: Vec<_> = report["later"].as_array().expect("rows").iter().map(|row| &row["phase"]).collect();
     assert_eq!(phases, ["warm-up", "no snapshot", "one snapshot", "it was deleted"]);
+
+    let epochs = ["snapshots", "--parts", "epochs", "--seconds", "2", "--rounds", "1", "--every", "0,1"];
+    let report = bench(&[&epochs[..], &["--file", "4", "--memory", "16"]].concat());
+    let rows = report["epochs"].as_array().expect("rows");
+    let speeds: Vec<f64> = rows.iter().map(|row| row["writes_per_s"].as_f64().expect("a figure")).collect();
+    assert!(speeds.len() == 2 && speeds.iter().all(|&speed| speed > 0.0), "{report}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //!
 //! Both media of weir are in memory. A sync on tmpfs makes nothing durable; weir's writes its buffer, here a file on tmpfs.
 
+mod openings;
 mod threads;
 
 use std::io;
@@ -45,6 +46,9 @@ pub(super) struct DenseArgs {
     /// Threads that are compared with one; 1 leaves the comparison out
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
+    /// Directory on a disk, for the store that is opened there
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    on: PathBuf,
     /// Write the result as JSON
     #[arg(long)]
     json: bool,
@@ -130,6 +134,10 @@ pub(super) fn run_benchmark(args: &DenseArgs) -> Result<(), BenchError> {
         let table = threads::measure(args, &bed.weir).map_err(failed)?;
         report.table("threads", &table);
     }
+    report.line("");
+    let (on_disk, _files) = work_directory(Some(&args.on))?;
+    let table = openings::measure(&[("in memory", bed.root()), ("on disk", &on_disk)])?;
+    report.table("openings", &table);
     report.print(args.json);
     bed.close()
 }

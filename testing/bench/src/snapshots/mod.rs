@@ -1,6 +1,7 @@
 //! `weir-bench snapshots`: the cost of snapshots while they are made, for later writes, and in thousands.
 
 mod dirty;
+mod epochs;
 mod later_writes;
 mod many;
 
@@ -21,7 +22,7 @@ use super::system::{weir, weir_on};
 #[derive(Debug, Args)]
 pub(super) struct SnapshotsArgs {
     /// Measure only these parts: `dirty`, a snapshot of much dirty data beside a writer; `later`, random writes
-    /// after a snapshot; `many`, thousands of snapshots, which needs root
+    /// after a snapshot; `epochs`, synced writes while epochs are taken; `many`, thousands of snapshots, which needs root
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = SnapshotsPart::value_variants().to_vec())]
     parts: Vec<SnapshotsPart>,
     /// Directory for the stores and the buffers [default: the temporary directory]
@@ -30,10 +31,16 @@ pub(super) struct SnapshotsArgs {
     /// `dirty`: data that is dirty when the snapshot begins, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=16_384))]
     dirty: u64,
-    /// `dirty`: seconds that the writer is measured without a snapshot
+    /// `dirty`: seconds that the writer is measured without a snapshot; `epochs`: seconds of each turn
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// `later`: size of the file, in MiB
+    /// `epochs`: seconds between two epochs; 0 takes none. The first is what the others are compared with
+    #[arg(long, value_name = "SECONDS", value_delimiter = ',', default_values_t = [0, 1, 10, 60])]
+    every: Vec<u64>,
+    /// `epochs`: how often each interval has its turn
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    rounds: u64,
+    /// `later` and `epochs`: size of the file, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     file: u64,
     /// `later`: bytes of each write
@@ -42,7 +49,7 @@ pub(super) struct SnapshotsArgs {
     /// `later`: how often each page is written to in a phase
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=100))]
     passes: u64,
-    /// `later`: weir's memory, in MiB
+    /// `later` and `epochs`: weir's memory, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u64).range(16..=65_536))]
     memory: u64,
     /// `many`: number of snapshots
@@ -57,6 +64,7 @@ pub(super) struct SnapshotsArgs {
 enum SnapshotsPart {
     Dirty,
     Later,
+    Epochs,
     Many,
 }
 
@@ -72,6 +80,7 @@ pub(super) fn run_benchmark(args: &SnapshotsArgs) -> Result<(), BenchError> {
         match part {
             SnapshotsPart::Dirty => dirty::measure(args, &root, &mut report)?,
             SnapshotsPart::Later => later_writes::measure(args, &root, &mut report)?,
+            SnapshotsPart::Epochs => epochs::measure(args, &root, &mut report)?,
             SnapshotsPart::Many => many::measure(args, &root, &mut report)?,
         }
     }
