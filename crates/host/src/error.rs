@@ -1,6 +1,7 @@
 //! Errors of the host, with the next step for the operator.
 
 use crate::shell::shell_quoted;
+use rustix::io::Errno;
 use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -119,6 +120,12 @@ impl HostError {
             HostError::Io { .. } => "look for messages of the device in the kernel's log (`dmesg`)",
         };
         Some(help.into())
+    }
+
+    /// Whether there is a device node without a device, or a drive without a medium.
+    pub fn is_no_medium(&self) -> bool {
+        let HostError::Io { source, .. } = self else { return false };
+        matches!(Errno::from_io_error(source), Some(Errno::NXIO | Errno::NODEV | Errno::NOMEDIUM))
     }
 
     /// The error for a failure while `doing` something with `path`.

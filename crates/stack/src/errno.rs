@@ -22,6 +22,7 @@ impl StackError {
             StackError::NotMedia { .. }
             | StackError::NotFileSystem { .. }
             | StackError::SameMedia { .. }
+            | StackError::PerhapsBuffer { .. }
             | StackError::TwoBuffers { .. }
             | StackError::MemoryTooSmall { .. } => Errno::INVAL,
             StackError::OtherBuffer { .. } => Errno::STALE,

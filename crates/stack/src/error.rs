@@ -28,7 +28,14 @@ pub enum StackError {
     #[error("{}: is neither a directory, a block device nor a regular file", path.display())]
     NotMedia { path: PathBuf },
     #[error("{}: the buffer is missing{looked}", path.display())]
-    BufferMissing { path: PathBuf, looked: String },
+    BufferMissing {
+        path: PathBuf,
+        looked: String,
+        /// Whether it may have changes that the store lacks.
+        is_needed: bool,
+    },
+    #[error("{}: this may be the buffer: {why}", path.display())]
+    PerhapsBuffer { path: PathBuf, why: String },
     #[error("{}: two buffers claim to be its latest buffer: {} and {}", store.display(), one.display(), other.display())]
     TwoBuffers { store: PathBuf, one: PathBuf, other: PathBuf },
     #[error("{}: an outdated buffer of this store, which has since been used with another buffer", path.display())]
@@ -130,9 +137,19 @@ impl StackError {
             StackError::Io { source, .. } => return io_help(source),
             StackError::LeadsNowhere { .. } => "attach the device, or correct the symbolic link".into(),
             StackError::NotMedia { .. } => "give a directory, a block device or a file".into(),
+            StackError::BufferMissing { is_needed: false, .. } => {
+                "attach its device, or name the buffer with `--buffer PATH`; if it is gone for good, `weir replace-buffer` gives the \
+                 store a new one, and nothing is lost: the store has every change"
+                    .into()
+            }
             StackError::BufferMissing { .. } => {
                 "attach its device, or name the buffer with `--buffer PATH`; if it is gone for good, the latest synced changes are \
                  lost, and `weir replace-buffer --accept-loss` gives the store a new buffer"
+                    .into()
+            }
+            StackError::PerhapsBuffer { .. } => {
+                "weir makes a new buffer by itself only if the last one is certainly gone; if this is not it, `weir replace-buffer \
+                 --accept-loss` gives the store a new one"
                     .into()
             }
             StackError::TwoBuffers { .. } => {

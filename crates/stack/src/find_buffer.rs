@@ -5,12 +5,15 @@
 //! identity, one is a copy, and neither is taken.
 
 use crate::error::StackError;
-use crate::media::{BUFFER_FILE, MediumKind, absolute, medium_kind};
-use buffer::{Buffer, BufferIdentity};
-use device::{Block, Device};
-use host::HostDisk;
+use crate::media::{BUFFER_FILE, MediumKind, NEW_BUFFER_FILE, absolute, medium_kind};
+use crate::medium_content::{MediumContent, is_unfinished_buffer};
+use buffer::{Buffer, BufferError, BufferIdentity};
+use device::{Block, Device, Incarnation};
+use host::{HostDisk, HostError};
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +31,8 @@ pub struct StoreDescription {
     pub settings: StoreSettings,
     /// Problems with these settings.
     pub warnings: Vec<String>,
+    /// [`Store::needs_buffer`].
+    pub needs_buffer: bool,
     id: device::StoreId,
 }
 
@@ -38,7 +43,7 @@ pub fn describe_store(store: &Path) -> Result<StoreDescription, StackError> {
     let failed = |source| StackError::Store { path: store.into(), source };
     let store = Store::identify(Arc::new(disk)).map_err(failed)?;
     let (settings, warnings) = store.settings().map_err(failed)?;
-    Ok(StoreDescription { settings, warnings, id: store.id() })
+    Ok(StoreDescription { settings, warnings, needs_buffer: store.needs_buffer(), id: store.id() })
 }
 
 /// Finds the buffer of the store on the medium `store`, which the user calls `name`.
@@ -78,7 +83,182 @@ pub(crate) fn find_buffer(
     let looked = format!(": not {}, nor on one of {} block devices", places.join(", nor "), devices.len());
     let looked =
         if places.is_empty() { format!(": on none of {} block devices", devices.len()) } else { looked };
-    Err(StackError::BufferMissing { path: name.into(), looked })
+    Err(StackError::BufferMissing { path: name.into(), looked, is_needed: known.needs_buffer })
+}
+
+/// The result of a [search](search_buffer) for a store's buffer.
+#[derive(Debug)]
+pub enum BufferSearch {
+    /// The buffer is here.
+    Found(PathBuf),
+    /// It is in none of these places, of which each could be read, and on no block device.
+    Lost(Vec<SearchedPlace>),
+}
+
+/// A place where a store's buffer was expected, and is not.
+#[derive(Debug)]
+pub struct SearchedPlace {
+    /// The path.
+    pub path: PathBuf,
+    /// What is there instead.
+    pub content: PlaceContent,
+}
+
+/// What lies in the place of a store's buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceContent {
+    /// Nothing, or a symbolic link that leads nowhere, or a drive without a medium.
+    Nothing,
+    /// Zeros.
+    Blank,
+    /// Something that is no buffer, in these words.
+    OtherData(&'static str),
+    /// A new buffer for this store that was never used: a crash came before.
+    UnusedBuffer,
+    /// The buffer of another store.
+    BufferOfOther,
+}
+
+/// Searches the buffer of the store `store`, which the user calls `name`: in the places `given`, in its last place, beside the store,
+/// and on the block devices. Stricter than the search of a mount: what cannot be looked at may be the buffer.
+///
+/// # Errors
+/// [`StackError::PerhapsBuffer`]: the buffer was not found, and a place may have it, or has another buffer of this store that was
+/// used. Also if the store does not say which buffer it had, and where. [`StackError::TwoBuffers`].
+pub fn search_buffer(name: &Path, store: &Path, given: &[&Path]) -> Result<BufferSearch, StackError> {
+    let known = describe_store(store)?;
+    let unclear =
+        |path: &Path, why: &str| StackError::PerhapsBuffer { path: path.into(), why: why.to_owned() };
+    let directory = store.parent().unwrap_or(Path::new("/"));
+    let last = known.settings.buffer_path.as_ref().map(|place| directory.join(OsStr::from_bytes(place)));
+    let (Some(last), Some(_), true) = (last, known.settings.buffer, known.warnings.is_empty()) else {
+        return Err(unclear(name, "the store does not say which buffer it had"));
+    };
+    let is_in_directory = medium_kind(store)? == MediumKind::File;
+    let beside = [BUFFER_FILE, NEW_BUFFER_FILE].map(|file| directory.join(file));
+    let named = given.iter().map(|path| path.to_path_buf()).chain([last.clone()]);
+    let mut search = SearchState::default();
+    for path in named.chain(beside.into_iter().filter(|_| is_in_directory)) {
+        search.look_at(path, &known);
+    }
+    let was_on_device = last.starts_with("/dev");
+    let content = search.content(&last);
+    search.look_at_devices(&known, was_on_device, content);
+    let is_absent = content == Some(PlaceContent::Nothing);
+    if let Some(found) = only_one(name, search.found.iter())? {
+        return Ok(BufferSearch::Found(found));
+    }
+    if is_absent && !was_on_device && !(is_in_directory && last.starts_with(directory)) {
+        return Err(unclear(&last, "there is no such file now, but perhaps its file system is not mounted"));
+    }
+    match search.unclear {
+        Some(error) => Err(error),
+        None => Ok(BufferSearch::Lost(search.places)),
+    }
+}
+
+/// What a search has found so far.
+#[derive(Default)]
+struct SearchState {
+    found: Vec<PathBuf>,
+    places: Vec<SearchedPlace>,
+    /// The first thing that may be the buffer.
+    unclear: Option<StackError>,
+}
+
+impl SearchState {
+    fn look_at(&mut self, path: PathBuf, known: &StoreDescription) {
+        match look_at(&path, known) {
+            Ok(Some(content)) => self.places.push(SearchedPlace { path, content }),
+            Ok(None) => self.found.push(path),
+            Err(error) => drop(self.unclear.get_or_insert(error)),
+        }
+    }
+
+    /// What lies in a place that was looked at.
+    fn content(&self, path: &Path) -> Option<PlaceContent> {
+        self.places.iter().find(|place| place.path == path).map(|place| place.content)
+    }
+
+    /// Looks at the block devices. What is on them only matters if the buffer was on one. Where its device has nothing of it, `content`, it
+    /// may lie on another one: in a partition or a logical volume that is not there yet. If its device is absent, it may also be one
+    /// that this process, in a container, has no access to.
+    fn look_at_devices(
+        &mut self,
+        known: &StoreDescription,
+        was_on_device: bool,
+        content: Option<PlaceContent>,
+    ) {
+        let is_absent = content == Some(PlaceContent::Nothing);
+        let is_blank = matches!(content, Some(PlaceContent::Blank | PlaceContent::UnusedBuffer));
+        for path in devices() {
+            let error = match look_at(&path, known) {
+                Ok(None) => {
+                    self.found.push(path);
+                    continue;
+                }
+                Err(_) if !is_absent && is_kept_from_root(&path) => continue,
+                Err(error) => error,
+                Ok(Some(PlaceContent::OtherData(what)))
+                    if !is_blank && MediumContent::Known(what).is_container() && !has_partitions(&path) =>
+                {
+                    let why = format!("it holds {what}, and the buffer may lie in it");
+                    StackError::PerhapsBuffer { path, why }
+                }
+                Ok(Some(_)) => continue,
+            };
+            if was_on_device {
+                self.unclear.get_or_insert(error);
+            }
+        }
+        if was_on_device && is_absent {
+            let no_node = nodeless_device().map(|path| StackError::PerhapsBuffer {
+                path,
+                why: "the kernel has this device, and weir has no access to it".to_owned(),
+            });
+            self.unclear = self.unclear.take().or(no_node);
+        }
+    }
+}
+
+/// Whether a container has no access to a device of the machine, even as root.
+fn is_kept_from_root(path: &Path) -> bool {
+    let opened = fs::File::open(path).map_err(|error| error.kind());
+    rustix::process::geteuid().is_root() && opened.is_err_and(|why| why == ErrorKind::PermissionDenied)
+}
+
+/// What lies at `path`; `None` if it is the buffer.
+fn look_at(path: &Path, known: &StoreDescription) -> Result<Option<PlaceContent>, StackError> {
+    let unclear = |why: &dyn Display| StackError::PerhapsBuffer { path: path.into(), why: why.to_string() };
+    let disk = match HostDisk::open_unlocked(path) {
+        // A device node whose device is detached.
+        Ok(disk) if disk.blocks() == 0 && medium_kind(path)? == MediumKind::BlockDevice => {
+            return Ok(Some(PlaceContent::Nothing));
+        }
+        Ok(disk) => Arc::new(disk),
+        Err(HostError::Missing { .. }) => return Ok(Some(PlaceContent::Nothing)),
+        Err(error) if error.is_no_medium() => return Ok(Some(PlaceContent::Nothing)),
+        Err(error) => return Err(unclear(&error)),
+    };
+    match Buffer::identify(&*disk) {
+        Ok(BufferIdentity { store, .. }) if store != known.id => Ok(Some(PlaceContent::BufferOfOther)),
+        Ok(BufferIdentity { id, .. }) if known.settings.buffer == Some(id) => Ok(None),
+        Ok(_) => match Buffer::open(disk, known.id, &mut |_| ()) {
+            Ok(buffer) if buffer.incarnation() == Incarnation(0) => Ok(Some(PlaceContent::UnusedBuffer)),
+            Ok(_) => Err(unclear(&"it is another buffer of this store")),
+            Err(error) => Err(unclear(&error)),
+        },
+        Err(BufferError::NotABuffer { .. } | BufferError::TooSmall { .. }) => match MediumContent::of(path) {
+            Ok(MediumContent::Blank) => Ok(Some(PlaceContent::Blank)),
+            Ok(MediumContent::Known(what)) => Ok(Some(PlaceContent::OtherData(what))),
+            Ok(MediumContent::Unknown(_)) if is_unfinished_buffer(path) => {
+                Ok(Some(PlaceContent::UnusedBuffer))
+            }
+            Ok(MediumContent::Unknown(what)) => Err(unclear(&format!("it has {what}"))),
+            Err(error) => Err(unclear(&error)),
+        },
+        Err(error) => Err(unclear(&error)),
+    }
 }
 
 /// The medium to which these paths lead, if there is one. Two media are an error.
@@ -125,9 +305,24 @@ fn why_not_a_buffer(path: &Path) -> String {
     }
 }
 
-/// The block devices that are large enough and that no other device holds: the content of a held device is
-/// found on its holder.
+/// The block devices that are large enough, that no other device holds, and that have a node: the content of a held device is found
+/// on its holder.
 fn devices() -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = kernel_devices().into_iter().filter(|path| path.exists()).collect();
+    found.sort();
+    found
+}
+
+/// A device of the kernel without a node.
+fn nodeless_device() -> Option<PathBuf> {
+    match fs::read_dir(DEVICES) {
+        Ok(_) => kernel_devices().into_iter().find(|path| !path.exists()),
+        Err(_) => Some(DEVICES.into()),
+    }
+}
+
+/// The paths of the block devices that the kernel has, that are large enough, and that no other device holds.
+fn kernel_devices() -> Vec<PathBuf> {
     let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
     let of_its_own = |at: &Path| {
         let sectors = fs::read_to_string(at.join("size")).ok().and_then(|size| size.trim().parse().ok());
@@ -138,9 +333,14 @@ fn devices() -> Vec<PathBuf> {
         // The kernel writes `!` for a slash.
         Path::new("/dev").join(entry.file_name().to_string_lossy().replace('!', "/"))
     });
-    let mut found: Vec<PathBuf> = named.filter(|path| path.exists()).collect();
-    found.sort();
-    found
+    named.collect()
+}
+
+/// Whether the kernel knows partitions of the device at `path`, which are looked at themselves.
+fn has_partitions(path: &Path) -> bool {
+    let name = path.strip_prefix("/dev").unwrap_or(path).to_string_lossy().replace('/', "!");
+    let below = fs::read_dir(Path::new(DEVICES).join(name)).into_iter().flatten().flatten();
+    below.into_iter().any(|entry| entry.path().join("partition").exists())
 }
 
 /// The path of `buffer` as the store keeps it: relative if it lies in the directory of the store, so that

@@ -17,6 +17,9 @@ pub const STORE_FILE: &str = "store";
 /// The name of the buffer file in a formatted directory, or of a symbolic link to the buffer.
 pub const BUFFER_FILE: &str = "buffer";
 
+/// The name of a buffer file in that directory until it takes the place of the last one.
+pub const NEW_BUFFER_FILE: &str = "buffer.new";
+
 /// The two media of a store, as absolute paths without symbolic links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreMedia {
@@ -70,6 +73,7 @@ impl StoreMedia {
         let wrong = known.as_ref().map_or(&[][..], |known| &known.warnings);
         wrong.iter().for_each(|what| tracing::warn!("{}: {what}", name.display()));
         let mut settings = known.as_ref().map(|known| known.settings.clone()).unwrap_or_default();
+        let is_needed = known.as_ref().map_or(true, |known| known.needs_buffer);
         // Another daemon may change the data mode until the store is open. It is read again then.
         settings.data = None;
         let buffer = match buffer {
@@ -80,7 +84,8 @@ impl StoreMedia {
             let looked = buffer
                 .read_link()
                 .map(|to| format!(": a symbolic link to {}, which does not exist", to.display()));
-            return Err(StackError::BufferMissing { path: buffer, looked: looked.unwrap_or_default() });
+            let looked = looked.unwrap_or_default();
+            return Err(StackError::BufferMissing { path: buffer, looked, is_needed });
         }
         let buffer_volatile = probe_durability(&buffer);
         let (store, buffer) = (absolute(&store)?, absolute(&buffer)?);

@@ -5,14 +5,14 @@ use crate::find_buffer;
 use crate::media::{self, StoreMedia};
 use block::{BlockVolume, BlockVolumeError, block_volume_size};
 use cache::{Cache, CacheSettings, RecoveredBuffer};
-use device::{BufferId, Clock, Device, OverlayDevice};
+use device::{BLOCK_BYTES, BufferId, Clock, Device, OverlayDevice};
 use fs::Fs;
 use host::{CountingDevice, DiskAccess, IoCounters, ReadBusyTime, SystemClock};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use store::{Store, StoreError, VolumeId, VolumeInfo};
+use store::{Store, StoreError, VolumeId, VolumeInfo, VolumeRestoration};
 
 /// An open store and its cache, without threads.
 pub struct StorageStack {
@@ -28,6 +28,10 @@ pub struct StorageStack {
     pub start: StartTimes,
     /// Counts of reads and writes.
     pub disks: DiskAccounts,
+    /// Whether the store had every change when it was opened, and so nothing was to be written back.
+    pub was_complete: bool,
+    /// The size of the buffer's medium when it was opened.
+    buffer_bytes: u64,
     /// Whether a volume is, or was, open.
     was_volume_opened: AtomicBool,
 }
@@ -57,11 +61,13 @@ pub struct StartTimes {
 
 /// Which buffer a store is opened with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExpectedBuffer {
+pub enum ExpectedBuffer<'a> {
     /// The buffer that the store was used with last, if the store knows; else an error.
     LastUsed,
     /// Another buffer, which the store names from now on.
     New,
+    /// Another buffer, after the last one was lost. The store names it, and the volumes are restored, all at once or not at all.
+    NewAfterLoss(&'a [VolumeRestoration]),
     /// Another buffer, which the store names only after [`StorageStack::name_buffer`].
     NewUnnamed,
 }
@@ -76,10 +82,25 @@ impl StorageStack {
         media: StoreMedia,
         settings: CacheSettings,
         access: DiskAccess,
-        which: ExpectedBuffer,
+        which: ExpectedBuffer<'_>,
+    ) -> Result<StorageStack, StackError> {
+        let store = open_disk(&media.store, access)?;
+        StorageStack::open_with_store(media, store, settings, access, which)
+    }
+
+    /// As [`open`](StorageStack::open), with the medium of the store, which the caller has opened and so locked. It is used as
+    /// `access` says.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn open_with_store(
+        media: StoreMedia,
+        store: Arc<dyn Device>,
+        settings: CacheSettings,
+        access: DiskAccess,
+        which: ExpectedBuffer<'_>,
     ) -> Result<StorageStack, StackError> {
         let buffer_path = media.buffer.clone();
-        let store = open_disk(&media.store, access)?;
         let buffer = open_disk(&media.buffer, access);
         let opened =
             buffer.and_then(|buffer| StorageStack::open_on(media, (store, buffer), settings, access, which));
@@ -108,7 +129,7 @@ impl StorageStack {
         (store, buffer): (Arc<dyn Device>, Arc<dyn Device>),
         settings: CacheSettings,
         access: DiskAccess,
-        which: ExpectedBuffer,
+        which: ExpectedBuffer<'_>,
     ) -> Result<StorageStack, StackError> {
         let busy = Arc::new(ReadBusyTime::default());
         let (store_disk, of_store) = CountingDevice::wrap(store, &busy);
@@ -121,11 +142,17 @@ impl StorageStack {
         let (store, opening) = timed(|| Store::identify(store_disk).and_then(|store| store.open()));
         let store = Arc::new(store.map_err(store_failed)?);
         start.store = opening;
+        let buffer_bytes = buffer.blocks() * BLOCK_BYTES as u64;
         let (recovered, replaying) = timed(|| RecoveredBuffer::read(buffer, store.id(), &*clock));
         let recovered = recovered.map_err(cache_failed)?;
         start.buffer = replaying;
+        if let ExpectedBuffer::NewAfterLoss(restorations) = which {
+            let newest = recovered.newest_lsn();
+            store.volumes().restore_before_begin(restorations, newest).map_err(store_failed)?;
+        }
+        let was_complete = !store.needs_buffer();
         if which != ExpectedBuffer::NewUnnamed {
-            record_settings(&media, &store, recovered.buffer_id(), which)?;
+            record_settings(&media, &store, (recovered.buffer_id(), buffer_bytes), which)?;
         }
         start.media = busy.total();
         start.media_blocks = disks.store.reads.snapshot().blocks + disks.buffer.reads.snapshot().blocks;
@@ -139,6 +166,8 @@ impl StorageStack {
             access,
             start,
             disks,
+            was_complete,
+            buffer_bytes,
             was_volume_opened: AtomicBool::new(false),
         })
     }
@@ -146,7 +175,8 @@ impl StorageStack {
     /// Has the store name the buffer with which it was opened, durably. From then on it refuses every other buffer.
     pub fn name_buffer(&self) -> Result<(), StackError> {
         let buffer = self.cache.buffer();
-        record_settings(&self.media, &self.store, buffer.buffer_id(), ExpectedBuffer::New)?;
+        let known = (buffer.buffer_id(), self.buffer_bytes);
+        record_settings(&self.media, &self.store, known, ExpectedBuffer::New)?;
         self.store.data().fence(buffer.newest_lsn()).map_err(self.store_failed())
     }
 
@@ -231,14 +261,15 @@ pub fn volume_named(store: &Store, path: &Path, name: &str) -> Result<VolumeInfo
 fn record_settings(
     media: &StoreMedia,
     store: &Store,
-    buffer: BufferId,
-    which: ExpectedBuffer,
+    (buffer, bytes): (BufferId, u64),
+    which: ExpectedBuffer<'_>,
 ) -> Result<(), StackError> {
     let mut kept = store.settings();
     if which == ExpectedBuffer::LastUsed && kept.buffer.is_some_and(|last| last != buffer) {
         return Err(StackError::OtherBuffer { path: media.buffer.clone() });
     }
     kept.buffer = Some(buffer);
+    kept.buffer_bytes = Some(bytes);
     kept.buffer_path = Some(find_buffer::place_of(&media.buffer, &media.store));
     kept.commit_interval_ms = media.settings.commit_interval_ms.or(kept.commit_interval_ms);
     kept.data = media.settings.data.or(kept.data);

@@ -36,10 +36,12 @@ impl WorkerStopper {
     /// that could not be written back are durable in the buffer. With `DiskAccess::Read` nothing is written.
     pub fn stop_and_drain(&self) -> Result<(), CacheError> {
         self.stop();
-        match self.access {
-            DiskAccess::Write => self.cache.drain(),
-            DiskAccess::Read => Ok(()),
+        if self.access == DiskAccess::Write {
+            self.cache.drain()?;
+            // If that fails, nothing is lost but the note.
+            let _ = self.cache.note_complete();
         }
+        Ok(())
     }
 
     fn stop(&self) {

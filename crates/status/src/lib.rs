@@ -63,6 +63,9 @@ pub struct StatusReport {
     pub counters: CountersReport,
     /// How full the store is.
     pub space: SpaceReport,
+    /// The volume with the state, perhaps damaged, that this one had when its buffer was lost (`--on-lost-buffer restore`); null
+    /// if there is none.
+    pub damaged_state: Option<String>,
     /// The read-only copy of the volume that is kept in case the buffer is lost.
     pub epoch: EpochReport,
     /// Latencies since the mount, for each kind of request.
@@ -411,6 +414,9 @@ pub struct EpochReport {
     pub last: Option<String>,
     /// The age of that epoch in milliseconds.
     pub age_ms: Option<u64>,
+    /// The age of the oldest change that may be in no epoch, in milliseconds: 0 if the newest epoch has everything; null if none
+    /// is taken.
+    pub behind_ms: Option<u64>,
     /// Epochs deleted because the store was full.
     pub given_up: u64,
     /// Why there is no epoch, or no newer one.

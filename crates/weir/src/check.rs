@@ -155,9 +155,13 @@ fn repair(media: &StoreMedia) -> Result<(), WeirError> {
     let buffer = RecoveredBuffer::read(Arc::new(buffer_disk), store.id(), &SystemClock::new());
     let fits = buffer.and_then(|buffer| buffer.ensure_fits(&store).map(|()| buffer.store_batch()));
     let known = fits.map_err(|source| StackError::Cache { path: media.buffer.clone(), source })?;
+    let needs_buffer = store.needs_buffer();
     store.begin_after(Incarnation(store.incarnation().0 + 1), known).map_err(failed)?;
     let repaired =
         store.maintenance().repair(&mut |finding| tracing::info!("wrong     {finding}")).map_err(failed)?;
+    if !needs_buffer {
+        store.note_complete().map_err(failed)?;
+    }
     tracing::info!(
         "repaired  {} node references, {} segments' live counts; both roots are written anew",
         repaired.references,

@@ -176,6 +176,21 @@ pub(crate) struct MountArgs {
     /// holds.
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// What to do if the buffer is absent, blank, or another store's
+    ///
+    /// With `restore`, weir makes a new buffer. If the store was closed cleanly, nothing is lost. Otherwise each volume returns to
+    /// its newest epoch (--epoch-every): changes since then are missing. The state that it had, newer and perhaps damaged, is kept
+    /// as volume NAME-damaged-DATE. A volume without an epoch is only renamed so, and a mount of it still fails. If the lost buffer
+    /// comes back, weir refuses it.
+    #[arg(long, value_enum, value_name = "ANSWER", conflicts_with = "read_only")]
+    pub(crate) on_lost_buffer: Option<LostBufferAnswer>,
+    /// With `--on-lost-buffer restore`: how many seconds to wait for the buffer's device
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, requires = "on_lost_buffer", value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub(crate) lost_buffer_wait: u64,
+    /// With `--on-lost-buffer restore`: the new buffer [default: the old buffer's device, if that is blank; else a file in the
+    /// directory of the store, as large as the old buffer]
+    #[arg(long, value_name = "PATH", requires = "on_lost_buffer")]
+    pub(crate) new_buffer: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) buffer_medium: BufferMediumArgs,
     #[command(flatten)]
@@ -183,6 +198,15 @@ pub(crate) struct MountArgs {
     /// Set by `weir mount` on the process that becomes the daemon.
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub(crate) daemon: bool,
+}
+
+/// What a mount does if its buffer is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LostBufferAnswer {
+    /// Change nothing
+    Refuse,
+    /// Make a new buffer, and go on from the newest epoch
+    Restore,
 }
 
 /// Whether the command line of this process, `weir mount`, has an option, by the name of its field.

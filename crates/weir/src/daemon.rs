@@ -10,6 +10,7 @@ use crate::cli::{BufferMediumArgs, MountArgs, TuningArgs, WakeUpArg};
 use crate::epoch_keeper::EpochKeeper;
 use crate::error::WeirError;
 use crate::log_files;
+use crate::lost_buffer::{LostBuffer, NextAttempt, Restoration};
 use crate::messages;
 use crate::mount_point::MountPoint;
 use crate::mount_problems;
@@ -41,6 +42,8 @@ pub(crate) const READY: &str = "ready";
 const MEMORY_MIN: ByteSize = ByteSize(CacheSettings::MEMORY_BYTES_MIN);
 /// How long a mount waits for a daemon of the store that begins or ends.
 pub(crate) const DAEMON_WAIT: Duration = Duration::from_secs(10);
+/// How long it waits where that daemon may be making a new buffer, which is written from end to end.
+const RESTORATION_WAIT: Duration = Duration::from_secs(600);
 pub(crate) const DAEMON_STEP: Duration = Duration::from_millis(20);
 /// The data mode if none was chosen for the store.
 const DATA_MODE: DataMode = DataMode::Ordered;
@@ -55,14 +58,21 @@ const DELTAS_MIN: ByteSize = ByteSize(1 << 20);
 /// Has the running daemon of the store mount the volume. If there is none, becomes the daemon.
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
-    let deadline = Instant::now() + DAEMON_WAIT;
+    let mut lost_buffer = LostBuffer::of(args);
+    let patience = if lost_buffer.restores() { RESTORATION_WAIT } else { DAEMON_WAIT };
+    let deadline = Instant::now() + patience;
+    let mut attempt = NextAttempt::Repeat;
     loop {
         if let Some(running) = RunningDaemon::find(&args.path)?
             && running.mount(args)? == MountOutcome::Mounted
         {
             return say_ready_to(io::stdout()).map_err(|source| WeirError::Spawn { source });
         }
-        match become_daemon(args) {
+        match become_daemon(args, &attempt) {
+            Err(WeirError::Stack(error)) if lost_buffer.is_for(&error) => {
+                attempt = lost_buffer.search_or_wait(&error)?;
+            }
+            Err(WeirError::BufferCame { buffer }) => attempt = NextAttempt::With(buffer),
             // Its mount can soon be asked, or it is ending.
             Err(WeirError::Stack(StackError::InUse { pid, .. }))
                 if is_daemon(pid) && Instant::now() < deadline =>
@@ -81,6 +91,12 @@ pub(crate) fn is_daemon(pid: u32) -> bool {
     command == Some(b"mount") || command == Some(b"export")
 }
 
+/// Refuses options that cannot be, before anything is changed.
+fn ensure_options(tuning: &TuningArgs) -> Result<(), WeirError> {
+    settings(tuning, 1)?;
+    PolicyChoice::of_options(tuning.policy.policy.as_ref(), tuning.policy.rules.as_deref()).map(drop)
+}
+
 /// The options of a daemon, whatever it serves.
 pub(crate) struct DaemonOptions<'a> {
     pub(crate) access: DiskAccess,
@@ -89,8 +105,16 @@ pub(crate) struct DaemonOptions<'a> {
 }
 
 /// Checks everything before the first write, mounts, serves until no mount is left, and writes everything back.
-fn become_daemon(args: &MountArgs) -> Result<(), WeirError> {
-    let media = StoreMedia::find(&args.path, args.buffer.as_deref())?;
+fn become_daemon(args: &MountArgs, attempt: &NextAttempt) -> Result<(), WeirError> {
+    let (media, restoration) = match attempt {
+        NextAttempt::Repeat => (StoreMedia::find(&args.path, args.buffer.as_deref())?, None),
+        NextAttempt::With(buffer) => (StoreMedia::find(&args.path, Some(buffer))?, None),
+        NextAttempt::Restore => {
+            ensure_options(&args.tuning)?;
+            let restoration = Restoration::prepare(args)?;
+            (restoration.media.clone(), Some(restoration))
+        }
+    };
     let point = MountPoint::check(&args.dir, args.allow_other, &media.name)?;
     point.ensure_not_over(&media)?;
     let is_in_background = args.daemon;
@@ -105,7 +129,16 @@ fn become_daemon(args: &MountArgs) -> Result<(), WeirError> {
         buffer_medium: &args.buffer_medium,
         tuning: &args.tuning,
     };
-    let daemon = Arc::new(open(media, &options)?);
+    let daemon = Arc::new(match &restoration {
+        None => open(media, &options)?,
+        Some(Restoration { store, volumes, .. }) => open_as(media, &options, |media, settings| {
+            let which = ExpectedBuffer::NewAfterLoss(volumes);
+            StorageStack::open_with_store(media, store.clone(), settings, DiskAccess::Write, which)
+        })?,
+    });
+    if let Some(restoration) = restoration {
+        restoration.report();
+    }
     let first = NewMount {
         point,
         volume: args.volume.clone(),
@@ -124,7 +157,18 @@ fn raise_descriptor_limit() {
 }
 
 /// Opens the store on `media` for a daemon. Checks everything before the first write.
-pub(crate) fn open(mut media: StoreMedia, options: &DaemonOptions<'_>) -> Result<StoreDaemon, WeirError> {
+pub(crate) fn open(media: StoreMedia, options: &DaemonOptions<'_>) -> Result<StoreDaemon, WeirError> {
+    open_as(media, options, |media, settings| {
+        StorageStack::open(media, settings, options.access, ExpectedBuffer::LastUsed)
+    })
+}
+
+/// As [`open`], for a store that `open_stack` opens.
+fn open_as(
+    mut media: StoreMedia,
+    options: &DaemonOptions<'_>,
+    open_stack: impl FnOnce(StoreMedia, CacheSettings) -> Result<StorageStack, StackError>,
+) -> Result<StoreDaemon, WeirError> {
     let &DaemonOptions { access, buffer_medium, tuning } = options;
     let front = FrontEndConfig::of(tuning);
     let policy = &tuning.policy;
@@ -144,7 +188,7 @@ pub(crate) fn open(mut media: StoreMedia, options: &DaemonOptions<'_>) -> Result
     if access == DiskAccess::Write && !buffer_medium.volatile_buffer {
         media.ensure_durable()?;
     }
-    let stack = StorageStack::open(media, settings, access, ExpectedBuffer::LastUsed)?;
+    let stack = open_stack(media, settings)?;
     let data = stack.store.settings().data.unwrap_or(DATA_MODE);
     let policy = WritePolicy::new(Cache::clone(&stack.cache), streams, data, choice);
     stack.media.warn_of_readers();

@@ -6,7 +6,7 @@
 //! because the store is full.
 
 use crate::volume;
-use cache::{Cache, CacheError};
+use cache::{Cache, CacheError, FINISHED_RESCUE};
 use device::{Clock, Lsn};
 use host::SystemClock;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,10 @@ use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use store::{NewVolume, Store, StoreError, VolumeId, VolumeInfo, VolumeMode};
+use store::{
+    NewVolume, RestoredSnapshot, Store, StoreError, VOLUME_NAME_BYTES_MAX, VolumeId, VolumeInfo, VolumeMode,
+    VolumeRestoration,
+};
 use weir_status::EpochReport;
 
 /// The start of an epoch's name. Users may not choose such names.
@@ -23,6 +26,9 @@ const PREFIX: &str = "epoch-";
 
 /// The start of the name of a writable copy, which replaces a volume that a lost buffer has damaged.
 const RESTORED: &str = "restored-";
+
+/// Stands in the name of a volume that a lost buffer has damaged, behind the name that it had.
+const DAMAGED: &str = "-damaged-";
 
 /// The time between two checks whether an epoch is due.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -36,6 +42,7 @@ pub(crate) struct EpochKeeper {
     cache: Cache,
     /// The time between two epochs; `None` if none is taken.
     every: Option<Duration>,
+    started: Instant,
     /// Locked while epochs are taken.
     schedule: Mutex<EpochSchedule>,
     /// Locked for moments.
@@ -62,8 +69,14 @@ struct KnownVolumes {
 impl EpochKeeper {
     pub(crate) fn new(cache: Cache, every: Option<Duration>) -> EpochKeeper {
         let schedule = Mutex::new(EpochSchedule { since: Instant::now(), taken: BTreeMap::new() });
-        let epochs =
-            EpochKeeper { cache, every, schedule, volumes: Mutex::default(), problem: Mutex::default() };
+        let epochs = EpochKeeper {
+            cache,
+            every,
+            started: Instant::now(),
+            schedule,
+            volumes: Mutex::default(),
+            problem: Mutex::default(),
+        };
         epochs.mark_expendable();
         epochs
     }
@@ -118,12 +131,28 @@ impl EpochKeeper {
         let last = self.epochs_of(volume).pop();
         let age_ms = |epoch: &VolumeInfo| now().saturating_sub(epoch.created) / 1_000_000;
         EpochReport {
+            behind_ms: self.every.map(|_| self.behind_ms(volume, last.as_ref())),
             every_ms: self.every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
             age_ms: last.as_ref().map(age_ms),
             last: last.map(|epoch| epoch.name),
             given_up: self.cache.status().counters.volumes_given_up,
             problem: lock(&self.problem).clone(),
         }
+    }
+
+    /// How old the oldest change of a volume is that may be in no epoch, in milliseconds. Changes from before this process's time
+    /// count from its start.
+    fn behind_ms(&self, volume: VolumeId, last: Option<&VolumeInfo>) -> u64 {
+        let since_start = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let Some(last) = last else { return since_start };
+        let newest = self.cache.status().applied;
+        // Locked while epochs are taken, which may take long.
+        let has_all = self
+            .schedule
+            .try_lock()
+            .is_ok_and(|schedule| schedule.taken.get(&volume).copied() == Some((last.id, newest)));
+        let age_ms = now().saturating_sub(last.created) / 1_000_000;
+        if has_all { 0 } else { age_ms.min(since_start) }
     }
 
     fn take_if_due(&self) {
@@ -172,9 +201,18 @@ impl EpochKeeper {
         self.set_problem((!problems.is_empty()).then(|| problems.join("; ")));
         for (volume, epoch) in taken {
             schedule.taken.insert(volume, (epoch, newest));
-            self.epochs_of(volume).iter().filter(|old| old.id != epoch).for_each(|old| self.delete(old));
+            let is_outdated = |old: &&VolumeInfo| old.id != epoch && !self.is_only_epoch_of_another(old.id);
+            self.epochs_of(volume).iter().filter(is_outdated).for_each(|old| self.delete(old));
         }
         self.mark_expendable();
+    }
+
+    /// Whether a writable volume comes from this epoch, and has no epoch of its own yet: it was restored.
+    fn is_only_epoch_of_another(&self, epoch: VolumeId) -> bool {
+        let all = self.cache.store().volumes().describe();
+        all.iter().any(|one| {
+            one.mode == VolumeMode::Writable && one.from == Some(epoch) && self.epochs_of(one.id).is_empty()
+        })
     }
 
     /// Makes clones: all at one point in time, or, if one of them cannot be made, one after the other. Returns
@@ -260,12 +298,71 @@ pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<VolumeInfo>, Sto
     Ok(restored)
 }
 
+/// What becomes of the writable volumes of a store whose buffer is lost: each loses its name to a clone of its newest epoch, if
+/// there is one. A volume that lost its name so before keeps what it has.
+pub(crate) fn restorations(store: &Store) -> Vec<VolumeRestoration> {
+    let date = volume::rfc3339(now() / 1_000_000_000);
+    let all = store.volumes().describe();
+    let damaged = all.iter().filter(|one| one.mode == VolumeMode::Writable && !is_damaged_state(&one.name));
+    let mut kept_names = BTreeSet::new();
+    let mut restoration = |volume: &VolumeInfo| {
+        let of_it = of_volume(store, volume.id).pop();
+        // One that was restored has no epoch of its own yet.
+        let source = || all.iter().find(|one| Some(one.id) == volume.from && is_epoch(one)).cloned();
+        let epoch = of_it.or_else(source);
+        let first = kept_name(&volume.name, &date, 1);
+        let others = (2..).map(|number| kept_name(&volume.name, &date, number));
+        let is_free = |name: &String| !kept_names.contains(name) && store.volumes().named(name).is_none();
+        let kept_name = std::iter::once(first).chain(others).find(is_free).expect("a free name");
+        kept_names.insert(kept_name.clone());
+        let snapshot = epoch.map(|epoch| RestoredSnapshot { id: epoch.id, created: epoch.created });
+        VolumeRestoration { volume: volume.id, kept_name, snapshot }
+    };
+    damaged.map(&mut restoration).collect()
+}
+
+/// The name of a volume that loses its name `name`: cut so that it is no longer than names may be.
+fn kept_name(name: &str, date: &str, number: u64) -> String {
+    let end = if number == 1 { String::new() } else { format!("-{number}") };
+    let end = format!("{DAMAGED}{date}{end}");
+    // A volume without a name is called by `#` and its number, which is no name.
+    let name = name.trim_start_matches('#');
+    format!("{}{end}", &name[..name.len().min(VOLUME_NAME_BYTES_MAX - end.len())])
+}
+
+/// Whether this is the name of a volume that lost its name to an epoch.
+fn is_damaged_state(name: &str) -> bool {
+    let date = name.rfind(DAMAGED).map(|at| &name[at + DAMAGED.len()..]);
+    let form =
+        |date: &str| date.bytes().map(|byte| if byte.is_ascii_digit() { b'0' } else { byte }).collect();
+    date.is_some_and(|date| {
+        let form: Vec<u8> = form(date);
+        form.starts_with(b"0000-00-00T00:00:00Z")
+    })
+}
+
+/// A volume with everything that was in memory when a buffer failed, if there is one.
+pub(crate) fn rescued(store: &Store) -> Option<String> {
+    let names = store.volumes().describe().into_iter().map(|volume| volume.name);
+    names.into_iter().find(|name| name.starts_with(FINISHED_RESCUE))
+}
+
+/// The volume with the state that a volume had when its buffer was lost, if there is one.
+pub(crate) fn damaged_state(store: &Store, name: &str) -> Option<String> {
+    let of_volume = format!("{name}{DAMAGED}");
+    let all = store.volumes().describe().into_iter().map(|volume| volume.name);
+    all.filter(|other| other.starts_with(&of_volume)).max()
+}
+
 /// Refuses names that only weir may choose.
 pub(crate) fn ensure_not_reserved(name: &str) -> Result<(), StoreError> {
-    if !name.starts_with(PREFIX) {
+    let why = if name.starts_with(PREFIX) {
+        format!("names that begin with {PREFIX} are for copies that weir takes itself")
+    } else if is_damaged_state(name) {
+        format!("names with {DAMAGED} are for volumes whose buffer was lost")
+    } else {
         return Ok(());
-    }
-    let why = format!("names that begin with {PREFIX} are for copies that weir takes itself");
+    };
     Err(StoreError::BadName { name: name.into(), why })
 }
 
@@ -330,5 +427,57 @@ mod tests {
         assert_eq!([first, missing, second].map(epochs), [1, 0, 1]);
         let problem = keeper.report(first).problem.expect("a problem");
         assert_eq!(problem, "volume 77 could not be cloned: there is no volume 77");
+    }
+
+    #[test]
+    fn the_newest_epoch_gives_a_volume_its_state_and_its_source_does_where_it_has_none() {
+        let (cache, [first, second]) = cache_with_two_volumes();
+        let volumes = cache.store().volumes();
+        let epoch = |of: VolumeId, created: u64| {
+            let name = name_of(created * 1_000_000_000);
+            let new = NewVolume { name: &name, mode: VolumeMode::ReadOnly, created: created * 1_000_000_000 };
+            volumes.clone_named(of, &new, Lsn(0)).expect("space")
+        };
+        let [_, newest] = [epoch(first, 100), epoch(first, 200)];
+        let new = NewVolume { name: "restored", mode: VolumeMode::Writable, created: 5 };
+        let restored = volumes.clone_named(newest, &new, Lsn(0)).expect("space");
+        let all = restorations(cache.store());
+        let snapshot = |of: VolumeId| {
+            let found = all.iter().find(|one| one.volume == of).expect("a writable volume");
+            found.snapshot.map(|snapshot| (snapshot.id, snapshot.created))
+        };
+        let expected = Some((newest, 200 * 1_000_000_000));
+        assert_eq!([first, second, restored].map(snapshot), [expected, None, expected]);
+        // The epoch that the restored volume needs is not deleted with the older ones.
+        let keeper = EpochKeeper::new(cache.clone(), Some(INTERVAL));
+        keeper.take(&mut lock(&keeper.schedule), [first]);
+        assert!(volumes.mode(newest).is_some());
+        keeper.take(&mut lock(&keeper.schedule), [restored]);
+        keeper.take(&mut lock(&keeper.schedule), [first]);
+        assert_eq!(keeper.epochs_of(restored).len(), 1);
+    }
+
+    #[test]
+    fn names_of_damaged_states_have_a_date_and_are_no_longer_than_names_may_be() {
+        let date = "2026-11-28T01:02:03Z";
+        for name in ["main", "#7", &"x".repeat(127)] {
+            for number in [1, 2, 1000] {
+                let kept = kept_name(name, date, number);
+                assert!(is_damaged_state(&kept), "{kept}");
+                store::check_volume_name(&kept).expect("a name");
+            }
+        }
+        for other in ["main", "disk-damaged-by-me", "-damaged-", "a-damaged-2026-11-28"] {
+            assert!(!is_damaged_state(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_rescued_volume_is_named() {
+        let (cache, [first, _]) = cache_with_two_volumes();
+        assert_eq!(rescued(cache.store()), None);
+        let new = NewVolume { name: "rescued-1", mode: VolumeMode::Writable, created: 5 };
+        cache.store().volumes().clone_named(first, &new, Lsn(0)).expect("space");
+        assert_eq!(rescued(cache.store()).as_deref(), Some("rescued-1"));
     }
 }

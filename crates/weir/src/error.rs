@@ -37,6 +37,14 @@ pub(crate) enum WeirError {
     NotItsBuffer { why: String },
     #[error("{}: an earlier buffer is kept here, and weir does not overwrite it", path.display())]
     EarlierBuffer { path: PathBuf },
+    #[error("{}: the buffer is lost, and volume {volume} has no epoch to go on from", path.display())]
+    NoEpoch { path: PathBuf, volume: String },
+    #[error("{}: the buffer is lost, and volume {rescued} has what was in memory when it failed", path.display())]
+    BufferLostAfterRescue { path: PathBuf, rescued: String },
+    #[error("{}: the buffer came back while weir made a new one", buffer.display())]
+    BufferCame { buffer: PathBuf },
+    #[error("{}: the buffer is lost, and {why}", path.display())]
+    NewBufferWanted { path: PathBuf, why: String },
     #[error("{}: the buffer cannot be used, and only it holds the changes that are not in the store yet: {why}", path.display())]
     BufferLost { path: PathBuf, why: String },
     #[error("{}: {first}{}", path.display(), and_more(*more))]
@@ -164,7 +172,9 @@ impl WeirError {
 
     fn help_about_media(&self) -> Option<&'static str> {
         Some(match self {
-            WeirError::NotBlank { .. } => "choose another place, or add --force to overwrite the data there",
+            WeirError::NotBlank { .. } => {
+                "choose another place; `weir format` and `weir replace-buffer` overwrite the data there with --force"
+            }
             WeirError::NotEmpty { .. } => {
                 "give a new or empty directory, or add --force to put the store beside the other files"
             }
@@ -190,6 +200,16 @@ impl WeirError {
                 "attach its device, or restore store and buffer from copies of the same moment; if the buffer is gone for good, \
                  add --accept-loss; `weir replace-buffer --help` says what you lose"
             }
+            WeirError::NoEpoch { .. } => {
+                "attach its device; if it is gone for good, `weir replace-buffer --accept-loss` gives the store a new buffer, and \
+                 leaves the volume as the store has it"
+            }
+            WeirError::BufferCame { .. } => "mount again",
+            WeirError::BufferLostAfterRescue { .. } => {
+                "`weir replace-buffer --accept-loss` gives the store a new buffer; mount that volume afterwards, and delete it when you \
+                 have its files"
+            }
+            WeirError::NewBufferWanted { .. } => "name a place for a new buffer with `--new-buffer PATH`",
             WeirError::EarlierBuffer { .. } => "move it away, or remove it if you do not need its data",
             WeirError::Size { .. } => {
                 "a number without a unit is in bytes; write 512MiB, 1.5GiB or 8GB, and see the command's --help"
@@ -292,6 +312,10 @@ impl WeirError {
             | WeirError::BelowMountPoint { .. }
             | WeirError::BufferWanted { .. }
             | WeirError::BufferLost { .. }
+            | WeirError::NoEpoch { .. }
+            | WeirError::BufferCame { .. }
+            | WeirError::BufferLostAfterRescue { .. }
+            | WeirError::NewBufferWanted { .. }
             | WeirError::EarlierBuffer { .. }
             | WeirError::Size { .. } => return self.help_about_media().map(Cow::from),
             WeirError::BadRules { path, .. } => {

@@ -249,6 +249,11 @@ fn nearest_existing(path: &Path) -> Result<PathBuf, WeirError> {
 pub(crate) struct FormatUndo(Vec<PathBuf>);
 
 impl FormatUndo {
+    /// Adds a file, which goes first.
+    pub(crate) fn add(&mut self, path: PathBuf) {
+        self.0.push(path);
+    }
+
     pub(crate) fn run(self) {
         for path in self.0.into_iter().rev() {
             // A directory is removed only if it is empty, so other programs' files stay.
@@ -297,7 +302,7 @@ fn create_main(media: &StoreMedia) -> Result<(), WeirError> {
     let settings = CacheSettings::default();
     let stack = StorageStack::open(media.clone(), settings, DiskAccess::Write, ExpectedBuffer::New)?;
     volume::create_volume(&stack.cache, &media.name, volume::DEFAULT, None)?;
-    let drained = stack.cache.drain();
+    let drained = stack.cache.drain().and_then(|()| stack.cache.note_complete());
     Ok(drained.map_err(|source| StackError::Cache { path: media.name.clone(), source })?)
 }
 

@@ -18,6 +18,7 @@ mod grow;
 mod lender;
 mod lending_plan;
 mod log_files;
+mod lost_buffer;
 mod man;
 mod messages;
 mod mount;

@@ -1,9 +1,14 @@
 //! `mount -t weir`: `mount` and fstab call this program by the name `mount.weir`, with their own form of a command line. It is
 //! turned into that of `weir mount`, which is then run.
 //!
+//! `umount` calls it by the name `umount.fuse.weir`, after the type that the mount table shows. That runs `weir unmount`, which
+//! returns when everything is written back: so a shutdown waits for that.
+//!
 //! Options of `weir mount` are options of the mount by their long names: `volume=nightly,memory=4GiB,allow_other`.
 
-use crate::cli::WeirCommandLine;
+use crate::cli::{DirArgs, WeirCommandLine};
+use crate::error::WeirError;
+use crate::unmount;
 use clap::{Arg, ArgAction, CommandFactory};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -13,6 +18,9 @@ use std::process::{Command, ExitCode};
 
 /// The name by which `mount` calls this program.
 const NAME: &str = "mount.weir";
+
+/// The name by which `umount` calls it.
+const UMOUNT_NAME: &str = "umount.fuse.weir";
 
 /// Options of every mount that ask for what weir does anyway, or are about fstab and not about the mount.
 const IGNORED: [&str; 20] = [
@@ -41,15 +49,25 @@ const IGNORED: [&str; 20] = [
 /// The exit code of `mount` for a wrong command line.
 const EXIT_CODE_USAGE: u8 = 1;
 
-/// Whether this process was called as `mount.weir`.
+/// The exit code of `umount` if it failed.
+const EXIT_CODE_FAILED: u8 = 32;
+
+/// Whether this process was called as a helper of `mount` or `umount`.
 pub(crate) fn is_called() -> bool {
-    let called = std::env::args_os().next();
-    called.is_some_and(|called| Path::new(&called).file_name() == Some(OsStr::new(NAME)))
+    [NAME, UMOUNT_NAME].iter().any(|name| is_called_as(name))
 }
 
-/// Runs `weir mount` in place of this process. Returns only after an error.
+fn is_called_as(name: &str) -> bool {
+    let called = std::env::args_os().next();
+    called.is_some_and(|called| Path::new(&called).file_name() == Some(OsStr::new(name)))
+}
+
+/// Runs `weir mount` in place of this process, or unmounts.
 pub(crate) fn run() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    if is_called_as(UMOUNT_NAME) {
+        return run_unmount(&arguments);
+    }
     let refused = |why: String| {
         let help = format!(
             "{NAME} STORE DIR [-o OPTIONS], with the options of `weir mount --help` by their long names"
@@ -70,6 +88,31 @@ pub(crate) fn run() -> ExitCode {
     };
     let why = Command::new(itself).arg("mount").args(&call.arguments).exec();
     refused(format!("running weir mount: {why}"))
+}
+
+/// Unmounts, and returns when everything is written back. Runs `umount` in place of this process where it was called to detach or
+/// force.
+fn run_unmount(arguments: &[OsString]) -> ExitCode {
+    let (flags, rest): (Vec<_>, Vec<_>) =
+        arguments.iter().partition(|argument| argument.as_bytes().starts_with(b"-"));
+    let is_urgent = |flag: &&OsString| flag.as_bytes().iter().any(|letter| b"fl".contains(letter));
+    if flags.iter().any(is_urgent) {
+        let why = Command::new("umount").arg("--internal-only").args(flags).args(rest).exec();
+        tracing::error!("{UMOUNT_NAME}: running umount: {why}");
+        return ExitCode::from(EXIT_CODE_USAGE);
+    }
+    let Some(dir) = rest.first() else {
+        tracing::error!("{UMOUNT_NAME}: a directory is needed");
+        return ExitCode::from(EXIT_CODE_USAGE);
+    };
+    match unmount::run(&DirArgs { dir: dir.into() }) {
+        // To `umount`, one of several mount points is a mount of its own.
+        Ok(()) | Err(WeirError::StillMounted { .. }) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}\n  help: {}", error.help().unwrap_or_default());
+            ExitCode::from(EXIT_CODE_FAILED)
+        }
+    }
 }
 
 /// A call of the helper, as arguments of `weir mount`.
@@ -179,8 +222,8 @@ mod tests {
     #[test]
     fn a_line_of_fstab_becomes_a_weir_mount() {
         assert_eq!(parse("/s /d -o rw").as_deref(), Ok("-- /s /d"));
-        let line = "/dev/vdb /mnt/db -o ro,nofail,_netdev,x-systemd.device-timeout=9s,volume=night,memory=4GiB,allow_other";
-        let expected = "--read-only --volume=night --memory=4GiB --allow-other -- /dev/vdb /mnt/db";
+        let line = "/dev/vdb /mnt/db -o ro,nofail,_netdev,x-systemd.device-timeout=9s,volume=night,memory=4GiB,allow_other,on_lost_buffer=restore";
+        let expected = "--read-only --volume=night --memory=4GiB --allow-other --on-lost-buffer=restore -- /dev/vdb /mnt/db";
         assert_eq!(parse(line).as_deref(), Ok(expected));
         assert_eq!(parse("-t weir -n -sv /s /d -o defaults,nonsense").as_deref(), Ok("-- /s /d"));
         assert_eq!(

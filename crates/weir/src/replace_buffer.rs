@@ -24,7 +24,7 @@ use crate::format::{
 };
 use crate::volume::rfc3339;
 use buffer::{Buffer, BufferError, BufferIdentity};
-use cache::{CacheSettings, UNFINISHED_RESCUE};
+use cache::{CacheError, CacheSettings, UNFINISHED_RESCUE};
 use device::{BufferId, Device, Lsn, ObjectId, OverlayDevice, PageNo, StoreId};
 use host::{DiskAccess, random_bytes, shell_quoted};
 use stack::{
@@ -39,7 +39,7 @@ use store::{Store, VolumeInfo};
 
 /// LSNs that the new buffer leaves out: more than a lost buffer can have used since the last page was written
 /// back. The store knows where the new buffer begins, and so refuses the lost one if it comes back.
-const LSN_GAP: u64 = 1 << 40;
+pub(crate) const LSN_GAP: u64 = 1 << 40;
 
 /// The end of a new buffer's name until the buffer is in its place.
 const NEW: &str = "new";
@@ -55,6 +55,8 @@ struct OldBuffer {
     lost: Option<WeirError>,
     bytes: ByteSize,
     store: StoreId,
+    /// Whether it could be read. What lies in its place otherwise is kept.
+    was_read: bool,
     /// The state of the store after the write-back.
     written: WrittenBack,
     /// The store's volumes. All are undamaged but the one whose records the buffer held.
@@ -130,7 +132,8 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
     let mut old = OldBuffer {
         path: None,
         lost: None,
-        bytes: BUFFER_DEFAULT,
+        bytes: store.settings().buffer_bytes.map_or(BUFFER_DEFAULT, ByteSize),
+        was_read: false,
         store: store.id(),
         written: WrittenBack { newest: store.data().newest_lsn(), lost: Vec::new() },
         volumes: volumes
@@ -139,6 +142,7 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
             .filter(|name| !name.starts_with(UNFINISHED_RESCUE))
             .collect(),
     };
+    let needs_buffer = store.needs_buffer();
     // The write-back opens the store again, which is locked while it is open.
     drop(store);
     let media = match StoreMedia::find(&args.path, args.old.as_deref()) {
@@ -148,7 +152,8 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
             return Err(WeirError::not_its_buffer(&error));
         }
         Err(error @ StackError::BufferMissing { .. }) => {
-            old.lost = Some(error.into());
+            // A store that was closed cleanly has every change.
+            old.lost = needs_buffer.then(|| error.into());
             return Ok(old);
         }
         Err(error) => return Err(error.into()),
@@ -159,11 +164,25 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
     let bytes = open_medium(&media.buffer, DiskAccess::Read).map(|disk| bytes_of(&disk));
     old.bytes = bytes.ok().filter(|bytes| *bytes >= BUFFER_MIN).unwrap_or(old.bytes);
     match written {
-        Ok(written) => old.written = written,
+        Ok(written) => {
+            old.written = written;
+            old.was_read = true;
+        }
         Err(error) if args.old.is_some() && error.is_of_another_buffer() => {
             return Err(WeirError::not_its_buffer(&error));
         }
-        Err(error) if error.is_of(&media.buffer) => old.lost = Some(error.into()),
+        Err(error) if error.is_of(&media.buffer) => {
+            // A buffer that does not fit may have changes of a newer copy of the store, or of another weir.
+            let is_newer = matches!(
+                error,
+                StackError::Cache {
+                    source: CacheError::StaleStore { .. }
+                        | CacheError::Buffer(BufferError::Version { .. } | BufferError::OldVersion { .. }),
+                    ..
+                }
+            );
+            old.lost = (needs_buffer || is_newer).then(|| error.into());
+        }
         Err(error) => return Err(error.into()),
     }
     Ok(old)
@@ -251,6 +270,8 @@ fn begin_with_new_buffer(
     // The store names the new buffer last. So a mount with that buffer after a crash also finds what was
     // stored above.
     stack.name_buffer()?;
+    // The new buffer is empty. If that fails, nothing is lost but the note.
+    let _ = stack.cache.note_complete();
     Ok(restored)
 }
 
@@ -278,7 +299,7 @@ fn make(
 
 /// Refuses to continue if the old buffer could not be read and the name that would keep it is taken.
 fn ensure_old_name_is_free(entry: Option<&Path>, old: &OldBuffer) -> Result<(), WeirError> {
-    let Some(entry) = entry.filter(|entry| old.lost.is_some() && entry.symlink_metadata().is_ok()) else {
+    let Some(entry) = entry.filter(|entry| !old.was_read && entry.symlink_metadata().is_ok()) else {
         return Ok(());
     };
     let kept = entry.with_extension(OLD);
@@ -295,7 +316,7 @@ fn switch(entry: &Path, new: &Path, old: &OldBuffer) -> Result<(), WeirError> {
     if absolute(entry).is_ok_and(|entry| entry == new) {
         return Ok(());
     }
-    if old.lost.is_some() && entry.symlink_metadata().is_ok() {
+    if !old.was_read && entry.symlink_metadata().is_ok() {
         let kept = entry.with_extension(OLD);
         // A second name, so that the first one leads to a buffer at every moment.
         fs::hard_link(entry, &kept).map_err(WeirError::io("keeping the old buffer as buffer.old", entry))?;
@@ -314,7 +335,7 @@ fn switch(entry: &Path, new: &Path, old: &OldBuffer) -> Result<(), WeirError> {
 /// Marks the old buffer as unused, if all its changes are in the store.
 fn retire(old: &OldBuffer, new: &Path) -> Result<(), WeirError> {
     match &old.path {
-        Some(path) if old.lost.is_none() && is_other(path, new) => {
+        Some(path) if old.was_read && is_other(path, new) => {
             let failed =
                 |source: BufferError| StackError::Cache { path: path.clone(), source: source.into() };
             Ok(Buffer::retire(&open_medium(path, DiskAccess::Write)?).map_err(failed)?)
@@ -338,7 +359,12 @@ fn print_result(
     let new = args.buffer.clone().unwrap_or_else(|| args.path.join(BUFFER_FILE));
     println!("store {}: buffer {bytes} at {}", old.store, new.display());
     let Some(why) = &old.lost else {
-        println!("all changes were written back first: nothing is lost");
+        let why = if old.was_read {
+            "all changes were written back first"
+        } else {
+            "the store had every change and did not need the old buffer"
+        };
+        println!("{why}: nothing is lost");
         if let Some(why) = not_retired {
             println!(
                 "the old buffer could not be marked as unused ({why}); the store refuses it from now on"

@@ -65,6 +65,9 @@ pub(crate) fn print(report: &StatusReport) {
     }
     let counters = &report.counters;
     print_buffer_bytes(&counters.buffer_bytes_by_cause);
+    if let Some(damaged) = &report.damaged_state {
+        println!("  RESTORED   after its buffer was lost; newer files may be in volume {damaged}");
+    }
     print_epoch(&report.epoch);
     let reads = &counters.store_reads;
     println!(

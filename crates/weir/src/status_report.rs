@@ -1,5 +1,6 @@
 //! Fills the report of `weir status`, whose fields `weir_status` declares and documents.
 
+use crate::epoch_keeper;
 use crate::mounted_volume::MountedVolume;
 use crate::option_values::{FETCH_MODES, KERNEL_CACHE_POLICIES, word_of};
 use crate::store_daemon::RequestRefusal;
@@ -61,6 +62,7 @@ impl MountedVolume {
             buffer_log: BufferLogReport { bytes: cache.buffer_bytes, free_bytes: cache.buffer_free_bytes },
             counters: self.counters_report(),
             space: self.space_report(),
+            damaged_state: epoch_keeper::damaged_state(&self.daemon.stack.store, &self.volume.name),
             epoch: self.daemon.epochs.report(self.volume.id),
             latency: self.latency_report(),
             latency_by_class: self.class_latency_report(),

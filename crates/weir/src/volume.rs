@@ -113,7 +113,12 @@ fn change<T: Into<Value>>(
             let media = StoreMedia::find(path, None)?;
             // The buffer keeps its records for the next mount.
             let stack = StorageStack::open(media, settings, DiskAccess::Write, ExpectedBuffer::LastUsed)?;
-            work(&stack.cache, path).map(Into::into)
+            let answer = work(&stack.cache, path);
+            if stack.was_complete {
+                // If that fails, nothing is lost but the note.
+                let _ = stack.cache.drain().and_then(|()| stack.cache.note_complete());
+            }
+            answer.map(Into::into)
         }
     }
 }

@@ -10,9 +10,10 @@ use std::process::{Command, Output};
 fn with_helper(sandbox: &Sandbox, script: &str) -> Output {
     let helpers = sandbox.path("helpers");
     fs::create_dir_all(&helpers).expect("a new directory");
-    let helper = helpers.join("mount.weir");
-    if !helper.is_symlink() {
-        symlink(env!("CARGO_BIN_EXE_weir"), helper).expect("a link");
+    for helper in ["mount.weir", "umount.fuse.weir"].map(|name| helpers.join(name)) {
+        if !helper.is_symlink() {
+            symlink(env!("CARGO_BIN_EXE_weir"), helper).expect("a link");
+        }
     }
     let script = format!("mount --bind {} /usr/sbin\n{script}", helpers.display());
     let mut command = Command::new("unshare");
@@ -81,4 +82,28 @@ fn wrong_lines_say_what_is_wrong_with_them() {
     let done = with_helper(&sandbox, "mount -t weir $STORE/missing $DIR");
     assert!(!done.status.success());
     assert_says(&String::from_utf8_lossy(&done.stderr), "there is no store here");
+}
+
+#[test]
+fn umount_returns_when_everything_is_written_back() {
+    let Some(sandbox) = sandbox() else { return };
+    let done = with_helper(
+        &sandbox,
+        "mount -t weir $STORE $DIR
+         head -c 20000000 /dev/urandom > $DIR/file
+         umount $DIR
+         rm $STORE/buffer
+         mount -t weir -o on_lost_buffer=restore,lost_buffer_wait=0 $STORE $DIR
+         test $(stat -c %s $DIR/file) = 20000000
+         mkdir $DIR.too
+         mount --bind $DIR $DIR.too
+         umount $DIR.too
+         sleep 60 < $DIR/file & sleeper=$!
+         umount $DIR 2>/dev/null && exit 9
+         umount -l $DIR
+         kill $sleeper",
+    );
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+    assert_says(&said, "Nothing is lost");
 }

@@ -12,6 +12,7 @@ mod fstab;
 mod grow;
 mod integrity;
 mod lending;
+mod lost_buffer;
 mod messages;
 mod mount_list;
 mod mounted;

@@ -2,11 +2,11 @@
 //! `--volatile-buffer`.
 
 use crate::common::{
-    Mounted, SMALL, Sandbox, TmpfsMount, VOLATILE, assert_says, can_mount, fails, succeeds, weir,
+    LoopDevice, Mounted, SMALL, Sandbox, TmpfsMount, VOLATILE, assert_says, can_mount, fails, succeeds, weir,
 };
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Output};
 
 const LIES_ON_TMPFS: &str =
     "this buffer loses synced data when the power fails: it lies on tmpfs, which is memory";
@@ -96,30 +96,6 @@ fn a_store_in_memory_is_warned_of_and_mounted() {
     assert_says(&warned, &warning);
     assert_eq!(warned.lines().count(), 1, "{warned}");
     Mounted::start(&store, &sandbox.mount_point(), &[], &sandbox.path("daemon.log")).unmount();
-}
-
-/// A loop device, until it is dropped.
-struct LoopDevice(PathBuf);
-
-impl LoopDevice {
-    /// `None` where this machine has none.
-    fn over(image: &Path) -> Option<LoopDevice> {
-        succeeds(Command::new("truncate").args(["--size", "32M"]).arg(image));
-        let mut losetup = Command::new("losetup");
-        let output = losetup.args(["--find", "--show"]).arg(image).stderr(Stdio::null()).output().ok()?;
-        let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        if !output.status.success() {
-            eprintln!("skipped: no loop device");
-            return None;
-        }
-        Some(LoopDevice(device.into()))
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
 }
 
 #[test]

@@ -27,6 +27,30 @@ pub(crate) const NOBODY: u32 = 65534;
 /// How long a mount, or its end, may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A loop device over an image of 32 MiB, until it is dropped.
+pub(crate) struct LoopDevice(pub(crate) PathBuf);
+
+impl LoopDevice {
+    /// `None` where this machine has none.
+    pub(crate) fn over(image: &Path) -> Option<LoopDevice> {
+        succeeds(Command::new("truncate").args(["--size", "32M"]).arg(image));
+        let mut losetup = Command::new("losetup");
+        let output = losetup.args(["--find", "--show"]).arg(image).stderr(Stdio::null()).output().ok()?;
+        let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if !output.status.success() {
+            eprintln!("skipped: no loop device");
+            return None;
+        }
+        Some(LoopDevice(device.into()))
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+    }
+}
+
 /// A temporary directory with a store and a place to mount it.
 pub(crate) struct Sandbox {
     directory: TestDirectory,
