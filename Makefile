@@ -3,7 +3,7 @@
 # `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills, `make streams` kills it under files
 # that are streamed, for ten minutes.
 
-.PHONY: clones databases demo footprints library-kills load streams test
+.PHONY: clones databases demo footprints library-kills load package package-test streams test
 
 demo:
 	scripts/demo
@@ -57,3 +57,12 @@ footprints:
 	cargo build --release --package weir-bench --package weir
 	WEIR_TESTS_FOOTPRINTS=$(abspath $(or $(CARGO_TARGET_DIR),target))/release/weir-bench \
 	  cargo test --package weir-bench --test small -- footprints
+
+# The Debian package, its path on standard output.
+package:
+	@command -v cargo-deb >/dev/null || cargo install --locked cargo-deb
+	@scripts/package
+
+# Installs the package in a fresh Debian root, and uses it there.
+package-test:
+	scripts/test-package "$$($(MAKE) --silent package)"

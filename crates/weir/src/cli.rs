@@ -6,6 +6,7 @@ use cache::{CacheSettings, FetchMode};
 use clap::builder::RangedI64ValueParser;
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use fuse::KernelCachePolicy;
 use request::{BufferPolicy, RequestClass};
 use std::convert::Infallible;
@@ -18,7 +19,7 @@ use store::DataMode;
 
 /// A storage write path that never makes a program wait without need.
 #[derive(Debug, Parser)]
-#[command(name = "weir", version, max_term_width = 100, after_help = EXIT_CODES)]
+#[command(name = "weir", version = env!("WEIR_VERSION"), max_term_width = 100, after_help = EXIT_CODES)]
 pub(crate) struct WeirCommandLine {
     #[command(subcommand)]
     pub(crate) command: WeirCommand,
@@ -45,6 +46,7 @@ pub(crate) enum WeirCommand {
     #[command(visible_alias = "umount")]
     Unmount(DirArgs),
     Status(StatusArgs),
+    Metrics(MetricsArgs),
     Why(WhyArgs),
     /// Make everything written so far durable, in all files
     Sync(DirArgs),
@@ -66,6 +68,8 @@ pub(crate) enum WeirCommand {
     /// Write the manual pages into a directory
     #[command(hide = true)]
     Man(DirArgs),
+    /// Print the completions of the command line for a shell
+    Completions(CompletionsArgs),
 }
 
 /// Record a program's system calls, and replay them on any directory: see `weir trace --help`
@@ -424,6 +428,33 @@ pub(crate) struct StatusArgs {
     /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// For the shells that complete arguments
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  weir completions bash > /etc/bash_completion.d/weir")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: Shell,
+}
+
+/// Print the state of this machine's mounts for Prometheus
+///
+/// Lists the mounts that you may control, all of them as root. Names and meanings: docs/metrics.md.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir metrics --listen 127.0.0.1:9765
+  weir metrics --textfile /var/lib/prometheus/node-exporter/weir.prom")]
+pub(crate) struct MetricsArgs {
+    /// Serve them over HTTP at this address of this machine: there is no password
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Write them to a file, which the text file collector of Prometheus' node exporter reads
+    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    pub(crate) textfile: Option<PathBuf>,
 }
 
 /// Show the requests that wait or have waited, with the cause of each wait

@@ -17,6 +17,7 @@ use crate::mount_problems;
 use crate::mount_request::{MountOutcome, RunningDaemon};
 use crate::mounted_volume::{MountEnd, MountedVolume};
 use crate::pm_qos::PmQos;
+use crate::service_manager;
 use crate::signals::{self, HeldSignals, SignalHandler};
 use crate::store_daemon::{EndedMount, FrontEnd, NewMount, StoreDaemon};
 use crate::unmount::{UnmountMode, unmount};
@@ -270,6 +271,7 @@ fn serve(
         }
     }
     let last = daemon.wait_for_end();
+    service_manager::say_ending(&daemon.stack.media.name);
     serving.store(false, Ordering::Release);
     let drained = workers.stop_and_drain().map_err(|error| error.to_string());
     if drained.is_ok() {
@@ -299,6 +301,8 @@ fn attend(
 ) -> Result<(), WeirError> {
     let spawn_failed = |source| WeirError::Spawn { source };
     watch(daemon, serving)?;
+    service_manager::start_watchdog(daemon.cache(), serving.clone()).map_err(spawn_failed)?;
+    service_manager::say_ready(&daemon.stack.media.name);
     signals.watch(SignalHandler { daemon: daemon.clone(), stopper }).map_err(spawn_failed)?;
     if !is_in_background {
         tracing::info!("{}: mounted; unmount it, or press ^C, to end", mounted.dir.display());

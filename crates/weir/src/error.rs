@@ -10,6 +10,7 @@ use request::{BufferPolicy, RuleError};
 use stack::StackError;
 use std::borrow::Cow;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Why a command failed. The text says what failed and where; [`WeirError::help`] gives the next step.
@@ -49,6 +50,8 @@ pub(crate) enum WeirError {
     BufferLost { path: PathBuf, why: String },
     #[error("{}: {first}{}", path.display(), and_more(*more))]
     BadRules { path: PathBuf, first: RuleError, more: usize },
+    #[error("{address}: {source}")]
+    Listen { address: SocketAddr, source: io::Error },
     #[error("{}: {source}", program.display())]
     Run { program: PathBuf, source: io::Error },
     #[error("--rules: --policy {policy} follows no rules")]
@@ -318,6 +321,9 @@ impl WeirError {
             | WeirError::NewBufferWanted { .. }
             | WeirError::EarlierBuffer { .. }
             | WeirError::Size { .. } => return self.help_about_media().map(Cow::from),
+            WeirError::Listen { .. } => {
+                "choose a free port of this machine: `weir metrics --listen 127.0.0.1:9765`".into()
+            }
             WeirError::BadRules { path, .. } => {
                 format!("`weir rules check {}` shows every error", shell_quoted(path)).into()
             }

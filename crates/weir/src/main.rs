@@ -21,6 +21,7 @@ mod log_files;
 mod lost_buffer;
 mod man;
 mod messages;
+mod metrics;
 mod mount;
 mod mount_helper;
 mod mount_list;
@@ -36,6 +37,7 @@ mod rule_suggestions;
 mod rules;
 mod run;
 mod scrub;
+mod service_manager;
 mod signals;
 mod status_print;
 mod status_report;
@@ -51,7 +53,7 @@ mod waits_report;
 mod why;
 mod write_policy;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use cli::{DirArgs, SpaceArgs, StatusArgs, TuneArgs, WeirCommand, WeirCommandLine};
 use client::WeirMount;
 use error::WeirError;
@@ -146,6 +148,7 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::Mount(args) => mount::run(&args),
         WeirCommand::Unmount(args) => unmount::run(&args).map(done),
         WeirCommand::Status(args) => status(&args).map(done),
+        WeirCommand::Metrics(args) => metrics::run(&args).map(done),
         WeirCommand::Why(args) => why::run(&args).map(done),
         WeirCommand::Sync(args) => sync(&args).map(done),
         WeirCommand::Check(args) => check::run(&args),
@@ -162,6 +165,12 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::Export(args) => export::run(&args).map(done),
         WeirCommand::Trace(args) => Err(trace::run(&args)),
         WeirCommand::Run(args) => run::run(&args).map(done),
+        WeirCommand::Completions(args) => {
+            let mut text = Vec::new();
+            clap_complete::generate(args.shell, &mut WeirCommandLine::command(), "weir", &mut text);
+            print!("{}", String::from_utf8_lossy(&text));
+            Ok(ExitCode::SUCCESS)
+        }
         WeirCommand::Man(args) => man::run(&args).map(done),
     }
 }

@@ -1,15 +1,16 @@
-//! `weir status` without a directory: a line for each mount.
+//! The mounts of this machine, and what their daemons say of them: `weir status` without a directory prints a line for each.
 
 use crate::byte_size::ByteSize;
 use crate::error::WeirError;
 use crate::escape_control_chars;
 use client::WeirMount;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::thread;
 use weir_status::StatusReport;
 
 /// A mount, and what its daemon says of it.
-struct ListedMount {
+pub(crate) struct ListedMount {
     mount: WeirMount,
     /// The daemon's report, or one word for why there is none.
     report: Result<Value, &'static str>,
@@ -20,6 +21,34 @@ impl ListedMount {
         let report = mount.connect().and_then(|mut daemon| daemon.request("status"));
         let report = report.map_err(|_| if mount.is_dead() { "dead" } else { "silent" });
         ListedMount { mount, report }
+    }
+
+    /// The store's path, as the mount table has it.
+    pub(crate) fn store(&self) -> &Path {
+        self.mount.store()
+    }
+
+    /// The directory on which it is mounted.
+    pub(crate) fn dir(&self) -> &Path {
+        self.mount.dir()
+    }
+
+    /// The daemon's report; `None` if there is none, or it is from a daemon of another version.
+    pub(crate) fn report(&self) -> Option<StatusReport> {
+        serde_json::from_value(self.report.clone().ok()?).ok()
+    }
+
+    /// Whether a daemon answers, of whatever version.
+    pub(crate) fn has_daemon(&self) -> bool {
+        self.report.is_ok()
+    }
+
+    /// The health in one word, also of a mount without a report.
+    pub(crate) fn health(&self) -> String {
+        match &self.report {
+            Ok(report) => report["health"].as_str().unwrap_or("unknown").to_owned(),
+            Err(health) => (*health).to_owned(),
+        }
     }
 
     fn to_json(&self) -> Value {
@@ -33,15 +62,21 @@ impl ListedMount {
     }
 }
 
-/// Lists all mounts that this user may control.
-pub(crate) fn print(as_json: bool) -> Result<(), WeirError> {
+/// All mounts that this user may control, by their directories.
+pub(crate) fn list() -> Result<Vec<ListedMount>, WeirError> {
     let mounts = WeirMount::all_of_user()?;
     // A daemon that does not answer takes some seconds.
     let mut listed: Vec<ListedMount> = thread::scope(|scope| {
         let asked: Vec<_> = mounts.into_iter().map(|mount| scope.spawn(|| ListedMount::ask(mount))).collect();
         asked.into_iter().map(|thread| thread.join().expect("no panic while asking")).collect()
     });
-    listed.sort_by(|one, other| one.mount.dir().cmp(other.mount.dir()));
+    listed.sort_by(|one, other| one.dir().cmp(other.dir()));
+    Ok(listed)
+}
+
+/// Prints the list.
+pub(crate) fn print(as_json: bool) -> Result<(), WeirError> {
+    let listed = list()?;
     if as_json {
         let all: Vec<Value> = listed.iter().map(ListedMount::to_json).collect();
         println!("{:#}", Value::from(all));
@@ -62,16 +97,14 @@ pub(crate) fn print(as_json: bool) -> Result<(), WeirError> {
 }
 
 fn line(one: &ListedMount) -> String {
-    let dir = one.mount.dir().display();
-    let store = one.mount.store().display();
-    let report = one.report.as_ref().map(|report| serde_json::from_value::<StatusReport>(report.clone()));
-    let line = match report {
-        Ok(Ok(report)) => {
+    let (dir, store, health) = (one.dir().display(), one.store().display(), one.health());
+    let line = match (one.report(), &one.report) {
+        (Some(report), _) => {
             let log = &report.buffer_log;
             let buffer_free = log.free_bytes * 100 / log.bytes.max(1);
+            let restored = if report.damaged_state.is_some() { " (RESTORED)" } else { "" };
             format!(
-                "{:9}  {:>10}  {:>8.1} s  {:>10}%  {:>10}  {dir}: volume {} of {store}",
-                report.health,
+                "{health:9}  {:>10}  {:>8.1} s  {:>10}%  {:>10}  {dir}: volume {} of {store}{restored}",
                 ByteSize(report.dirty.bytes).to_string(),
                 report.dirty.age_ms as f64 / 1000.0,
                 buffer_free,
@@ -79,8 +112,10 @@ fn line(one: &ListedMount) -> String {
                 report.volume
             )
         }
-        Ok(Err(_)) => format!("{:9}  {:>47}  {dir}: a daemon of another version, of {store}", "unknown", ""),
-        Err(health) => format!("{health:9}  {:>47}  {dir}: of {store}", ""),
+        (None, Ok(_)) => {
+            format!("{:9}  {:>47}  {dir}: a daemon of another version, of {store}", "unknown", "")
+        }
+        (None, Err(_)) => format!("{health:9}  {:>47}  {dir}: of {store}", ""),
     };
     escape_control_chars(&line)
 }
