@@ -17,7 +17,7 @@ fn with_helper(sandbox: &Sandbox, script: &str) -> Output {
     }
     let script = format!("mount --bind {} /usr/sbin\n{script}", helpers.display());
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", "-ec", &script]);
+    command.args(["--mount", "--propagation", "slave", "sh", "-ec", &script]);
     command.env("STORE", sandbox.store()).env("DIR", sandbox.path("dir")).env("FSTAB", sandbox.path("fstab"));
     command.env("WEIR", env!("CARGO_BIN_EXE_weir"));
     command.env("PATH", "/usr/bin:/bin").output().expect("unshare starts")
