@@ -3,7 +3,7 @@
 # `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills, `make streams` kills it under files
 # that are streamed, for ten minutes.
 
-.PHONY: clones databases demo footprints library-kills load package package-test streams test
+.PHONY: clones databases demo footprints library-kills load metrics-test package package-test streams test
 
 demo:
 	scripts/demo
@@ -66,3 +66,8 @@ package:
 # Installs the package in a fresh Debian root, and uses it there.
 package-test:
 	scripts/test-package "$$($(MAKE) --silent package)"
+
+# Whether Debian's Prometheus reads the metrics, and every query of the alerts and of the dashboard has data.
+metrics-test:
+	cargo build --package weir
+	scripts/test-metrics $(or $(CARGO_TARGET_DIR),target)/debug/weir

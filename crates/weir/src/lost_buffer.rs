@@ -26,7 +26,7 @@ use crate::mount_point::MountPoint;
 use crate::replace_buffer::LSN_GAP;
 use crate::volume::rfc3339;
 use buffer::{Buffer, BufferIdentity};
-use device::{BufferId, Device, Lsn};
+use device::{BLOCK_BYTES, BufferId, Device, Lsn};
 use host::{DiskAccess, random_bytes, shell_quoted};
 use stack::{
     BUFFER_FILE, BufferSearch, MediumKind, NEW_BUFFER_FILE, PlaceContent, SearchedPlace, StackError,
@@ -42,6 +42,9 @@ use store::{Store, VolumeRestoration};
 
 /// How often a mount looks whether the device of its buffer has come.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Bytes of a block. What follows the last whole one is not used.
+const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// What a mount does about a lost buffer.
 pub(crate) struct LostBuffer<'a> {
@@ -117,8 +120,7 @@ pub(crate) struct Restoration {
     pub(crate) volumes: Vec<VolumeRestoration>,
     /// The names of these volumes, in the same order.
     names: Vec<String>,
-    /// Dropped at the end, when it is known whether the store names the new buffer.
-    _new_buffer: UnnamedBuffer,
+    new_buffer: UnnamedBuffer,
 }
 
 /// A new buffer. If the store does not name it in the end, the files that were made for it are removed.
@@ -128,10 +130,15 @@ struct UnnamedBuffer {
     undo: FormatUndo,
     /// A link that the entry `buffer` replaces, and where it leads.
     link: Option<(PathBuf, PathBuf)>,
+    /// Whether it is known that the store names it.
+    is_named: bool,
 }
 
 impl Drop for UnnamedBuffer {
     fn drop(&mut self) {
+        if self.is_named {
+            return;
+        }
         let known = describe_store(&self.store);
         if known.is_ok_and(|known| known.settings.buffer != Some(self.id)) {
             std::mem::take(&mut self.undo).run();
@@ -165,18 +172,20 @@ impl Restoration {
         let newest = Lsn(store.data().newest_lsn().0 + LSN_GAP);
         drop(store);
         let undo = FormatUndo::default();
-        let mut new_buffer = UnnamedBuffer { store: path.clone(), id: identity.id, undo, link: None };
+        let mut new_buffer =
+            UnnamedBuffer { store: path.clone(), id: identity.id, undo, link: None, is_named: false };
         let entry = place.entry.as_ref();
         new_buffer.link = entry.and_then(|entry| Some((entry.clone(), entry.read_link().ok()?)));
         let buffer = place.make(identity, newest, &mut new_buffer.undo)?;
         search(args, &name, &path)?;
         let media = StoreMedia::find(&args.path, Some(&buffer))?;
-        Ok(Restoration { media, store: disk, volumes, names, _new_buffer: new_buffer })
+        Ok(Restoration { media, store: disk, volumes, names, new_buffer })
     }
 
     /// Tells what is lost, once the store is open.
     pub(crate) fn report(self) {
-        let Restoration { media, volumes, names, .. } = self;
+        let Restoration { media, volumes, names, mut new_buffer, .. } = self;
+        new_buffer.is_named = true;
         let (store, buffer) = (shell_quoted(&media.name), media.buffer.display());
         if volumes.is_empty() {
             tracing::warn!(
@@ -198,7 +207,7 @@ impl Restoration {
             let as_of = rfc3339(snapshot.created / 1_000_000_000);
             tracing::warn!(
                 "volume {name} is as of {as_of} now. What it was, newer and perhaps damaged, is volume {kept_name}: `weir mount --read-only \
-                 --volume {kept_name} {store} DIR && find DIR -newermt {as_of}` (a block volume: `weir export --read-only`)"
+                 --volume {kept_name} {store} DIR && find DIR -newermt {as_of}` (a block volume: `weir export {store} {kept_name} --socket PATH`)"
             );
         }
     }
@@ -257,9 +266,8 @@ struct NewBufferPlace {
 }
 
 impl NewBufferPlace {
-    /// The place that was asked for; else the lost buffer's device, if it is there and blank; else a file in the directory of
-    /// the store. Refuses if one of the searched places may have the lost buffer.
-    /// `bytes` is the size of a buffer that is a new file.
+    /// The place that was asked for; else the lost buffer's device, if it has come back blank and with its size; else a file in the
+    /// directory of the store. `bytes` is the size of the lost buffer.
     fn choose(
         args: &MountArgs,
         (store, bytes): (&Path, u64),
@@ -280,7 +288,7 @@ impl NewBufferPlace {
                 }
             }
             // Another size is another device, which has the name of the lost one now.
-            if medium_kind(path)? == MediumKind::BlockDevice && medium_bytes(path)? == bytes {
+            if medium_kind(path)? == MediumKind::BlockDevice && medium_bytes(path)? / BLOCK == bytes / BLOCK {
                 devices.push(path);
             }
         }

@@ -18,7 +18,7 @@ use tiny_http::{Header, Response, Server};
 use weir_status::{LatencyReport, StatusReport};
 
 /// The type of the text, as scrapers want to see it.
-const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Upper ends of the latencies that are counted together, in microseconds.
 const LATENCY_ENDS_US: [f64; 13] = [
@@ -72,7 +72,26 @@ fn metrics() -> Result<String, WeirError> {
     registry.register_collector(Box::new(MetricTable::of(&list()?)));
     let mut text = String::new();
     text::encode(&mut text, &registry).expect("a string takes everything");
-    Ok(text)
+    Ok(in_first_format(&text))
+}
+
+/// The text in the first format of Prometheus, which the text file collector of the node exporter reads, too. In the library's format,
+/// OpenMetrics, help and type of a counter have its name without `_total`, and there is a last line.
+fn in_first_format(text: &str) -> String {
+    let of_counter = |line: &&str| line.starts_with("# TYPE ") && line.ends_with(" counter");
+    let counters: Vec<&str> =
+        text.lines().filter(of_counter).filter_map(|line| line.split(' ').nth(2)).collect();
+    let mut all = String::new();
+    for line in text.lines().filter(|&line| line != "# EOF") {
+        match &line.splitn(4, ' ').collect::<Vec<_>>()[..] {
+            ["#", what, name, rest] if counters.contains(name) => {
+                all.push_str(&format!("# {what} {name}_total {rest}"));
+            }
+            _ => all.push_str(line),
+        }
+        all.push('\n');
+    }
+    all
 }
 
 /// Gives the file at `path` this content, so that a reader sees all of it or what was there before.
