@@ -3,7 +3,7 @@
 # `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills, `make streams` kills it under files
 # that are streamed, for ten minutes.
 
-.PHONY: clones databases demo footprints library-kills load metrics-test package package-test streams test
+.PHONY: clones databases demo footprints library-kills load lost-buffer metrics-test package package-test streams test
 
 demo:
 	scripts/demo
@@ -71,3 +71,8 @@ package-test:
 metrics-test:
 	cargo build --package weir
 	scripts/test-metrics $(or $(CARGO_TARGET_DIR),target)/debug/weir
+
+# PostgreSQL under kills and lost buffers, on a mount that restores itself. How often: make lost-buffer RESTORES=6
+RESTORES ?= 20
+lost-buffer:
+	scripts/lost-buffer $(RESTORES)
