@@ -8,7 +8,7 @@ use crate::error::StackError;
 use crate::media::{BUFFER_FILE, MediumKind, NEW_BUFFER_FILE, absolute, medium_kind};
 use crate::medium_content::{MediumContent, is_unfinished_buffer};
 use buffer::{Buffer, BufferError, BufferIdentity};
-use device::{Block, Device, Incarnation};
+use device::{BLOCK_BYTES, Block, Device, Incarnation};
 use host::{HostDisk, HostError};
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -143,13 +143,25 @@ pub fn search_buffer(name: &Path, store: &Path, given: &[&Path]) -> Result<Buffe
     }
     let was_on_device = last.starts_with("/dev");
     let content = search.content(&last);
-    search.look_at_devices(&known, was_on_device, content);
-    let is_absent = content == Some(PlaceContent::Nothing);
+    // A device of another size has its name now, and is not the lost one.
+    let is_here = matches!(content, Some(PlaceContent::Blank | PlaceContent::UnusedBuffer))
+        && known
+            .settings
+            .buffer_bytes
+            .is_none_or(|bytes| blocks_of(&last) == Some(bytes / BLOCK_BYTES as u64));
+    search.look_at_devices(&known, was_on_device, is_here);
     if let Some(found) = only_one(name, search.found.iter())? {
         return Ok(BufferSearch::Found(found));
     }
-    if is_absent && !was_on_device && !(is_in_directory && last.starts_with(directory)) {
+    let is_absent = content == Some(PlaceContent::Nothing);
+    if is_absent && !was_on_device && !(is_in_directory && last.parent() == Some(directory)) {
         return Err(unclear(&last, "there is no such file now, but perhaps its file system is not mounted"));
+    }
+    if was_on_device && !is_here && is_loop_device(&last) {
+        return Err(unclear(
+            &last,
+            "it was over a file, which may be over no loop device now, or over another one",
+        ));
     }
     match search.unclear {
         Some(error) => Err(error),
@@ -180,27 +192,20 @@ impl SearchState {
         self.places.iter().find(|place| place.path == path).map(|place| place.content)
     }
 
-    /// Looks at the block devices. What is on them only matters if the buffer was on one. Where its device has nothing of it, `content`, it
-    /// may lie on another one: in a partition or a logical volume that is not there yet. If its device is absent, it may also be one
-    /// that this process, in a container, has no access to.
-    fn look_at_devices(
-        &mut self,
-        known: &StoreDescription,
-        was_on_device: bool,
-        content: Option<PlaceContent>,
-    ) {
-        let is_absent = content == Some(PlaceContent::Nothing);
-        let is_blank = matches!(content, Some(PlaceContent::Blank | PlaceContent::UnusedBuffer));
+    /// Looks at the block devices. What is on them only matters if the buffer was on one. Unless its device `is_here`, without it, the
+    /// buffer may lie on another one: in a partition or a logical volume that is not there yet, or on one that this process, in a
+    /// container, has no access to.
+    fn look_at_devices(&mut self, known: &StoreDescription, was_on_device: bool, is_here: bool) {
         for path in devices() {
             let error = match look_at(&path, known) {
                 Ok(None) => {
                     self.found.push(path);
                     continue;
                 }
-                Err(_) if !is_absent && is_kept_from_root(&path) => continue,
+                Err(_) if is_here && is_kept_from_root(&path) => continue,
                 Err(error) => error,
                 Ok(Some(PlaceContent::OtherData(what)))
-                    if !is_blank && MediumContent::Known(what).is_container() && !has_partitions(&path) =>
+                    if !is_here && MediumContent::Known(what).is_container() && !has_partitions(&path) =>
                 {
                     let why = format!("it holds {what}, and the buffer may lie in it");
                     StackError::PerhapsBuffer { path, why }
@@ -211,7 +216,7 @@ impl SearchState {
                 self.unclear.get_or_insert(error);
             }
         }
-        if was_on_device && is_absent {
+        if was_on_device && !is_here {
             let no_node = nodeless_device().map(|path| StackError::PerhapsBuffer {
                 path,
                 why: "the kernel has this device, and weir has no access to it".to_owned(),
@@ -219,6 +224,15 @@ impl SearchState {
             self.unclear = self.unclear.take().or(no_node);
         }
     }
+}
+
+/// The size of a medium; `None` if it cannot be opened.
+fn blocks_of(path: &Path) -> Option<u64> {
+    HostDisk::open_unlocked(path).ok().map(|disk| disk.blocks())
+}
+
+fn is_loop_device(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"loop"))
 }
 
 /// Whether a container has no access to a device of the machine, even as root.

@@ -30,7 +30,8 @@ use device::{BLOCK_BYTES, BufferId, Device, Lsn};
 use host::{DiskAccess, random_bytes, shell_quoted};
 use stack::{
     BUFFER_FILE, BufferSearch, MediumKind, NEW_BUFFER_FILE, PlaceContent, SearchedPlace, StackError,
-    StoreMedia, absolute, describe_store, medium_kind, open_medium, search_buffer, store_of, volume_named,
+    StoreMedia, absolute, describe_store, ensure_leads_somewhere, medium_kind, open_medium, search_buffer,
+    store_of, volume_named,
 };
 use std::fs;
 use std::io::{Seek, SeekFrom};
@@ -114,19 +115,20 @@ impl LostBuffer<'_> {
 
 /// A store that gets a new buffer in place of a lost one. The store names it when it is opened.
 pub(crate) struct Restoration {
+    /// Dropped before `store`, so that no other process makes a buffer meanwhile.
+    new_buffer: UnnamedBuffer,
     pub(crate) media: StoreMedia,
     /// The store's medium, locked.
     pub(crate) store: Arc<dyn Device>,
     pub(crate) volumes: Vec<VolumeRestoration>,
     /// The names of these volumes, in the same order.
     names: Vec<String>,
-    new_buffer: UnnamedBuffer,
 }
 
-/// A new buffer. If the store does not name it in the end, the files that were made for it are removed.
+/// A new buffer. If the store names the lost one in the end, the files that were made for the new one are removed.
 struct UnnamedBuffer {
     store: PathBuf,
-    id: BufferId,
+    lost: Option<BufferId>,
     undo: FormatUndo,
     /// A link that the entry `buffer` replaces, and where it leads.
     link: Option<(PathBuf, PathBuf)>,
@@ -140,7 +142,7 @@ impl Drop for UnnamedBuffer {
             return;
         }
         let known = describe_store(&self.store);
-        if known.is_ok_and(|known| known.settings.buffer != Some(self.id)) {
+        if known.is_ok_and(|known| known.settings.buffer == self.lost) {
             std::mem::take(&mut self.undo).run();
             if let Some((link, to)) = &self.link {
                 let _ = symlink(to, link);
@@ -164,16 +166,16 @@ impl Restoration {
             described.iter().find(|volume| volume.id == one.volume).map(|volume| volume.name.clone())
         };
         let names = volumes.iter().filter_map(name_of).collect();
-        let bytes = store.settings().buffer_bytes.unwrap_or(BUFFER_DEFAULT.0);
+        let settings = store.settings();
+        let bytes = settings.buffer_bytes.unwrap_or(BUFFER_DEFAULT.0);
         let place = NewBufferPlace::choose(args, (&path, bytes), &places)?;
         place.ensure_allowed(args)?;
 
         let identity = BufferIdentity { store: store.id(), id: BufferId(random_bytes()) };
         let newest = Lsn(store.data().newest_lsn().0 + LSN_GAP);
         drop(store);
-        let undo = FormatUndo::default();
-        let mut new_buffer =
-            UnnamedBuffer { store: path.clone(), id: identity.id, undo, link: None, is_named: false };
+        let (lost, undo) = (settings.buffer, FormatUndo::default());
+        let mut new_buffer = UnnamedBuffer { store: path.clone(), lost, undo, link: None, is_named: false };
         let entry = place.entry.as_ref();
         new_buffer.link = entry.and_then(|entry| Some((entry.clone(), entry.read_link().ok()?)));
         let buffer = place.make(identity, newest, &mut new_buffer.undo)?;
@@ -292,6 +294,13 @@ impl NewBufferPlace {
                 devices.push(path);
             }
         }
+        if let Some(path) = &args.new_buffer {
+            ensure_leads_somewhere(path)?;
+            // A file there would be in memory, and in the way of the device.
+            if path.starts_with("/dev") && medium_kind(path)? == MediumKind::Absent {
+                return Err(StackError::Missing { path: path.clone() }.into());
+            }
+        }
         let (plan, entry) = match (&args.new_buffer, devices.first(), unfinished) {
             // A crash may have left a file without its length.
             (Some(path), ..) if is_absent_or_empty(path)? => {
@@ -308,6 +317,10 @@ impl NewBufferPlace {
                 return Err(WeirError::NewBufferWanted { path: args.path.clone(), why });
             }
         };
+        // The entry itself may have been asked for.
+        let directory = plan.path().parent().and_then(|directory| directory.canonicalize().ok());
+        let place = directory.zip(plan.path().file_name()).map(|(directory, name)| directory.join(name));
+        let entry = entry.filter(|entry| place.as_ref() != Some(entry));
         Ok(NewBufferPlace { plan, entry, left_over })
     }
 
@@ -322,13 +335,13 @@ impl NewBufferPlace {
         if !args.buffer_medium.volatile_buffer {
             ensure_durable(&self.plan)?;
         }
-        // The new buffer, or a link to it, replaces a link, an unused buffer or a blank file.
-        match &self.entry {
-            Some(entry) if entry.exists() && !entry.is_symlink() && !is_left_over(entry) => {
-                blank_check::ensure_blank(entry)
-            }
-            _ => Ok(()),
+        // The new buffer, or a link to it, replaces a link, an unused buffer or a blank file. The link is made beside it first.
+        let replaced =
+            self.entry.iter().flat_map(|entry| [entry.clone(), entry.with_file_name(NEW_BUFFER_FILE)]);
+        for path in replaced.filter(|path| path.exists() && !path.is_symlink() && !is_left_over(path)) {
+            blank_check::ensure_blank(&path)?;
         }
+        Ok(())
     }
 
     /// Makes the new buffer, and returns its path.
