@@ -105,7 +105,10 @@ impl TransactionApplier {
         let known = &mut state.writable;
         for ObjectId { volume, .. } in changes.iter().flat_map(ObjectChange::changed_objects) {
             if state.refuses_changes {
-                return Err(CacheError::ReadOnlyVolume { volume });
+                return Err(match state.log.is_stopping() {
+                    true => CacheError::Stopping,
+                    false => CacheError::ReadOnlyVolume { volume },
+                });
             }
             if known.contains(&volume) || is_planted(CacheBug::ReadOnlyVolumeChanged) {
                 continue;

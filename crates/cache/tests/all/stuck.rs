@@ -295,7 +295,7 @@ fn a_change_that_was_let_in_before_the_stop_is_refused_once_the_store_is_called_
     cache.drain().expect("devices that work");
     cache.note_complete().expect("a store that works");
     let refused = cache.apply(&mut reservation, &change);
-    assert!(matches!(refused, Err(CacheError::ReadOnlyVolume { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(CacheError::Stopping)), "{refused:?}");
     drop(reservation);
     drop(cache);
     assert!(!Store::open(machine.store.clone()).expect("a store").needs_buffer());

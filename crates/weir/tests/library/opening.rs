@@ -38,7 +38,11 @@ fn a_mounted_store_is_named_with_the_command_that_unmounts_it() {
 fn a_store_without_its_buffer_is_refused() {
     let sandbox = Sandbox::formatted();
     fs::rename(sandbox.store().join("buffer"), sandbox.path("elsewhere")).unwrap();
-    assert_refused(&sandbox, Errno::NOENT, &["the buffer is missing", "--accept-loss`"]);
+    assert_refused(
+        &sandbox,
+        Errno::NOENT,
+        &["the buffer is missing", "`weir replace-buffer` gives", "nothing is lost"],
+    );
     let named = WeirOptions { buffer: Some(sandbox.path("elsewhere")), ..WeirOptions::default() };
     Weir::open(&sandbox.store(), &named).expect("the buffer is named");
 }
