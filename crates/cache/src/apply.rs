@@ -105,9 +105,11 @@ impl TransactionApplier {
         let known = &mut state.writable;
         for ObjectId { volume, .. } in changes.iter().flat_map(ObjectChange::changed_objects) {
             if state.refuses_changes {
-                return Err(match state.log.is_stopping() {
-                    true => CacheError::Stopping,
-                    false => CacheError::ReadOnlyVolume { volume },
+                let is_stopping = state.log.is_stopping();
+                return Err(if is_stopping {
+                    CacheError::Stopping
+                } else {
+                    CacheError::ReadOnlyVolume { volume }
                 });
             }
             if known.contains(&volume) || is_planted(CacheBug::ReadOnlyVolumeChanged) {
