@@ -72,9 +72,11 @@ impl SimulationRun {
     fn die_draining(&mut self) -> Result<(), String> {
         self.phase = HarnessPhase::Drain;
         // The result does not matter: the power supply knows whether the cut hit.
-        let cache = &self.stack().cache;
-        let _ = cache.drain().and_then(|()| cache.note_complete());
+        let drained = self.stack().cache.drain();
         self.deliver()?;
+        if drained.is_ok() && self.clients.outstanding().is_empty() {
+            let _ = self.stack().cache.note_complete();
+        }
         self.die(LifeEnd::PowerCut)
     }
 
@@ -238,8 +240,9 @@ impl SimulationRun {
             Err(CacheError::Store(StoreError::Full)) => self.no_space_to_write_back()?,
             Err(error) => return Err(format!("the drain fails: {error}")),
         }
-        // It is for after a drain that works. It must see itself that changes are left.
-        if self.random.once_in(2) {
+        // It is for after a drain that works, and must see itself that changes are left. Later changes are refused: none may be under
+        // way.
+        if self.random.once_in(2) && self.clients.outstanding().is_empty() {
             let _ = self.stack().cache.note_complete();
         }
         if self.stack().cache.status().failed.is_none() && !self.media.power.is_lost() {
