@@ -187,13 +187,13 @@ impl SearchState {
         }
     }
 
-    /// What lies in a place that was looked at.
+    /// The content of a place, if the search has looked at that.
     fn content(&self, path: &Path) -> Option<PlaceContent> {
         self.places.iter().find(|place| place.path == path).map(|place| place.content)
     }
 
-    /// Looks at the block devices. What is on them only matters if the buffer was on one. Unless its device `is_here`, without it, the
-    /// buffer may lie on another one: in a partition or a logical volume that is not there yet, or on one that this process, in a
+    /// Looks at the block devices. If the buffer was on one of them, each may be the buffer that cannot be looked at. Unless the buffer's own
+    /// device `is_here`, but blank, it may also lie on another one: in a partition or a logical volume that is not there yet, or on one that this process, in a
     /// container, has no access to.
     fn look_at_devices(&mut self, known: &StoreDescription, was_on_device: bool, is_here: bool) {
         for path in devices() {
@@ -241,7 +241,7 @@ fn is_kept_from_root(path: &Path) -> bool {
     rustix::process::geteuid().is_root() && opened.is_err_and(|why| why == ErrorKind::PermissionDenied)
 }
 
-/// What lies at `path`; `None` if it is the buffer.
+/// Reads the content of `path`. Returns `None` if it is the buffer.
 fn look_at(path: &Path, known: &StoreDescription) -> Result<Option<PlaceContent>, StackError> {
     let unclear = |why: &dyn Display| StackError::PerhapsBuffer { path: path.into(), why: why.to_string() };
     let disk = match HostDisk::open_unlocked(path) {

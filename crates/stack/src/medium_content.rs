@@ -49,7 +49,7 @@ pub enum MediumContent {
 }
 
 impl MediumContent {
-    /// What lies on the medium at `path`, by its first blocks.
+    /// Reads the first blocks of the medium at `path`, and names their content.
     ///
     /// # Errors
     /// They cannot be read.

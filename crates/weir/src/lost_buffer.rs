@@ -47,7 +47,7 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes of a block. What follows the last whole one is not used.
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// What a mount does about a lost buffer.
+/// The attempts of a mount whose buffer may be lost.
 pub(crate) struct LostBuffer<'a> {
     args: &'a MountArgs,
     /// Until when the device may come.

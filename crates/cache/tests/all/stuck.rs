@@ -1,7 +1,9 @@
 //! Items that cannot be written back: a damaged map, a store that fails every write.
 
 use crate::common::plain::{Machine, PATIENCE};
-use cache::{BackgroundTask, CacheError, CacheSettings, ObjectChange, SpaceReservation, TransactionCost};
+use cache::{
+    BackgroundTask, Cache, CacheError, CacheSettings, ObjectChange, SpaceReservation, TransactionCost,
+};
 use device::{BLOCK_BYTES, Block, Clock, Device, DeviceError, DeviceOperation, ObjectId, Page, SeededRng};
 use sim_disk::{DiskFaults, SimClock, SimDisk};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -252,19 +254,24 @@ fn a_page_that_is_stuck_for_long_does_not_fail_writers_who_find_the_buffer_full(
     assert_eq!(cache.status().stalled, None);
 }
 
+/// Admits changes for which there is space at once.
+fn admit(cache: &Cache, changes: &[ObjectChange<'_>]) -> SpaceReservation {
+    let slot = Arc::new(Mutex::new(None));
+    let entered = slot.clone();
+    cache.admit(
+        TransactionCost::of(changes),
+        Box::new(move |reservation| *entered.lock().expect("one thread") = Some(reservation)),
+    );
+    let admitted: Option<Result<SpaceReservation, CacheError>> = slot.lock().expect("one thread").take();
+    admitted.expect("space at once").expect("space")
+}
+
 #[test]
 fn a_sync_after_the_last_commit_of_a_stop_is_answered() {
     let machine = Machine::new(40);
     let cache = machine.open();
     let change = [ObjectChange::Write { object: VICTIM, offset: 0, bytes: &[1; 10] }];
-    let slot = Arc::new(Mutex::new(None));
-    let entered = slot.clone();
-    cache.admit(
-        TransactionCost::of(&change),
-        Box::new(move |reservation| *entered.lock().expect("one thread") = Some(reservation)),
-    );
-    let admitted: Option<Result<SpaceReservation, CacheError>> = slot.lock().expect("one thread").take();
-    let mut reservation = admitted.expect("space at once").expect("space");
+    let mut reservation = admit(&cache, &change);
     cache.stop();
     cache.drain().expect("devices that work");
     let lsn = cache.apply(&mut reservation, &change).expect("it was let in before");
@@ -283,14 +290,7 @@ fn a_change_that_was_let_in_before_the_stop_is_refused_once_the_store_is_called_
     let machine = Machine::new(40);
     let cache = machine.open();
     let change = [ObjectChange::Write { object: VICTIM, offset: 0, bytes: &[1; 10] }];
-    let slot = Arc::new(Mutex::new(None));
-    let entered = slot.clone();
-    cache.admit(
-        TransactionCost::of(&change),
-        Box::new(move |reservation| *entered.lock().expect("one thread") = Some(reservation)),
-    );
-    let admitted: Option<Result<SpaceReservation, CacheError>> = slot.lock().expect("one thread").take();
-    let mut reservation = admitted.expect("space at once").expect("space");
+    let mut reservation = admit(&cache, &change);
     cache.stop();
     cache.drain().expect("devices that work");
     cache.note_complete().expect("a store that works");
@@ -306,14 +306,7 @@ fn a_store_that_lacks_a_change_is_not_called_complete() {
     let machine = Machine::new(41);
     let cache = machine.open();
     let change = [ObjectChange::Write { object: VICTIM, offset: 0, bytes: &[1; 10] }];
-    let slot = Arc::new(Mutex::new(None));
-    let entered = slot.clone();
-    cache.admit(
-        TransactionCost::of(&change),
-        Box::new(move |reservation| *entered.lock().expect("one thread") = Some(reservation)),
-    );
-    let admitted: Option<Result<SpaceReservation, CacheError>> = slot.lock().expect("one thread").take();
-    let mut reservation = admitted.expect("space at once").expect("space");
+    let mut reservation = admit(&cache, &change);
     cache.apply(&mut reservation, &change).expect("space");
     cache.stop();
     cache.note_complete().expect("nothing is written");

@@ -34,7 +34,7 @@ pub(super) struct SnapshotsArgs {
     /// `dirty`: seconds that the writer is measured without a snapshot; `epochs`: seconds of each turn
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// `epochs`: seconds between two epochs; 0 takes none. The first is what the others are compared with
+    /// `epochs`: seconds between two epochs; 0 takes none. The others are compared with the first
     #[arg(long, value_name = "SECONDS", value_delimiter = ',', default_values_t = [0, 1, 10, 60])]
     every: Vec<u64>,
     /// `epochs`: how often each interval has its turn
