@@ -13,9 +13,9 @@ use device::{PageNo, PageTransfer, VolumeId};
 const INODE_CHANGES: TransactionCost =
     TransactionCost { pages: 21, bytes: 21 * 96, records: 26, ..TransactionCost::NONE };
 
-/// The access list and the default list that a new inode may inherit: at most a page each, in three blocks.
-/// Always stated, because the directory may get its default list before the operation is made.
-const INHERITED_ACLS: TransactionCost =
+/// The access list and the default list that a new inode may inherit, at most a page each, and the mark of atomic
+/// writes, in three blocks. Always stated, because the directory may get them before the operation is made.
+const INHERITED_XATTRS: TransactionCost =
     TransactionCost { pages: 3, bytes: 2 * ACL_BYTES_MAX as u64 + 256, records: 14, ..TransactionCost::NONE };
 
 /// The access list after a new mode, in at most two blocks, and a removed capability: it is marked, or the
@@ -54,7 +54,7 @@ fn name_changes(levels: u8) -> TransactionCost {
 
 /// A new name with a new inode. A link's target is one block.
 pub(crate) fn make(levels: u8, target_bytes: usize) -> TransactionCost {
-    plus(add(levels, target_bytes), INHERITED_ACLS)
+    plus(add(levels, target_bytes), INHERITED_XATTRS)
 }
 
 /// A new name, and its inode. A link's target is one block.
@@ -91,7 +91,7 @@ pub(crate) fn rename(from_levels: u8, to_levels: u8) -> TransactionCost {
 
 /// Moving a name and leaving a new inode at the old name, which the cost of adding and removing covers.
 pub(crate) fn rename_leaving_whiteout(from_levels: u8, to_levels: u8) -> TransactionCost {
-    plus(rename(from_levels, to_levels), INHERITED_ACLS)
+    plus(rename(from_levels, to_levels), INHERITED_XATTRS)
 }
 
 /// Setting attributes. A file that gets shorter has one page zeroed in part, and releases others.

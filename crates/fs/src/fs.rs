@@ -291,7 +291,8 @@ impl Fs {
     /// [`FsError::NoSpace`] if all attributes together would exceed
     /// [`XATTR_LIST_BYTES_MAX`](crate::XATTR_LIST_BYTES_MAX) or
     /// [`XATTRS_BYTES_MAX`](crate::XATTRS_BYTES_MAX); [`FsError::Exists`] and [`FsError::NoXattr`] as `how`
-    /// says; [`FsError::Invalid`] for a malformed ACL; and errors of the name or the value.
+    /// says; [`FsError::Invalid`] for a malformed ACL and for an unknown value of
+    /// [`ATOMIC_WRITES_MARK`](crate::ATOMIC_WRITES_MARK); and errors of the name or the value.
     pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattrMode, done: FsCompletion<()>) {
         self.change_xattr(ino, name.to_vec(), XattrChange::Set { value: value.to_vec(), how }, done);
     }
@@ -434,7 +435,7 @@ impl Fs {
 
     /// A [`write`](Fs::write) of one piece, if it can complete without waiting; else `None`.
     pub fn try_write(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Option<Result<(), FsError>> {
-        self.core.try_write(self.origin, ino, offset, bytes)
+        self.core.try_write(self.origin_of_write(ino, offset, bytes.len()), ino, offset, bytes)
     }
 
     /// Writes all of `bytes`, at most 64 MiB, at `offset`.
@@ -447,7 +448,10 @@ impl Fs {
             Err(error) => done(Err(error)),
             Ok(_) if bytes.is_empty() => done(Ok(())),
             Ok(_) if bytes.len() > WRITE_BYTES_MAX => done(Err(FsError::Invalid)),
-            Ok(_) => self.core.write_pieces(self.origin, ino, offset, bytes, done),
+            Ok(_) => {
+                let origin = self.origin_of_write(ino, offset, bytes.len());
+                self.core.write_pieces(origin, ino, offset, bytes, done);
+            }
         }
     }
 

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 mod acl;
 mod arena;
+mod atomic_writes;
 mod charge;
 mod charge_tracker;
 mod check;
@@ -24,6 +25,7 @@ mod tests;
 mod types;
 mod xattr;
 
+pub use atomic_writes::{ATOMIC_WRITE_BYTES_MAX, ATOMIC_WRITES_MARK, ATOMIC_WRITES_OFF};
 pub use check::FsFinding;
 pub use client_cache::ClientCacheNote;
 pub use error::FsError;

@@ -2,6 +2,7 @@
 //! `simulated_stack` runs them through the real cache on simulated disks; `model` is a plain file system with
 //! which both are compared.
 
+mod atomic_writes;
 mod batch;
 mod batch_ranges;
 mod crash_truncate;

@@ -86,7 +86,7 @@ impl LockedInodes {
             | FuseOp::BatchForget(_)
             | FuseOp::Getattr
             | FuseOp::Readlink
-            | FuseOp::Open
+            | FuseOp::Open { .. }
             | FuseOp::Statfs
             | FuseOp::Release
             | FuseOp::Getxattr { .. }

@@ -51,12 +51,14 @@ pub fn configure_kernel(config: &mut KernelConfig) {
         // too.
         InitFlags::FUSE_POSIX_ACL,
         InitFlags::FUSE_DONT_MASK,
+        // Files that are open for direct I/O can be mapped and shared, too (Linux 6.6).
+        InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         // Without it the kernel asks for `security.capability` before every single write.
         InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     ];
     for flag in wanted {
-        // A kernel without one of them works, but slower. FUSE_ATOMIC_O_TRUNC must stay off: OPEN does not
-        // reach weir, so the kernel must truncate by setting the size.
+        // A kernel without one of them works, but slower. FUSE_ATOMIC_O_TRUNC must stay off: OPEN mostly
+        // does not reach weir, so the kernel must truncate by setting the size.
         let _ = config.add_capabilities(flag);
     }
     if let Err(nearest) = config.set_max_write(WRITE_BYTES_MAX) {

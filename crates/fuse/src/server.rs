@@ -3,7 +3,9 @@
 //! Each reply to a look-up makes the kernel remember an inode, and counts as one opener ([`Fs::hold`]);
 //! FORGET removes it. The kernel remembers an inode as long as it is open, so open files need no count of
 //! their own, and OPEN is answered with ENOSYS: from then on the kernel opens and closes files without
-//! asking.
+//! asking. It asks only where the root has the mark of [atomic writes](fs::ATOMIC_WRITES_MARK): a marked file
+//! that is opened for writing is opened for direct I/O, because the kernel may split a write that goes through
+//! its page cache.
 
 mod completions;
 #[cfg(test)]
@@ -15,13 +17,13 @@ use crate::attributes::{
 use crate::background_requests::LockedInodes;
 use crate::connection::PendingReply;
 use crate::errno::reply_errno;
-use crate::hint_thread::HintThread;
 use crate::hole_search::HoleSearch;
 use crate::kernel_settings::{BACKGROUND_MAX, KernelCachePolicy};
 use crate::latency::{LatencyTimer, RequestCounter, RequestLatencies};
 use crate::listing::{ListedEntry, ReplySpace, list_dots};
 use crate::page_invalidation::PageInvalidator;
 use crate::privileges::write_dropping_privileges;
+use crate::proc_reader::ProcReader;
 use crate::protocol::{
     BatchForget, CopyCount, CopyReply, CreateReply, FuseOp, IS_DIRECT_IO, ListingReply, OpenReply,
     RequestHeader, SetattrIn, StatfsReply, WRITE_KILLS_PRIVILEGES, WriteReply,
@@ -31,7 +33,8 @@ use crate::request_classes::RequestClasses;
 use crate::thread_hints::CLASS_ATTRIBUTE;
 use crate::xattr::{list_for, reply_xattr, set_xattr_mode};
 use fs::{
-    CallerCredentials, FILE_BYTES_MAX, FileAttributes, FileKind, Fs, FsCompletion, FsError, IfExists, Ino,
+    ATOMIC_WRITES_MARK, CallerCredentials, FILE_BYTES_MAX, FileAttributes, FileKind, Fs, FsCompletion,
+    FsError, IfExists, Ino,
 };
 use host::TaskReadError;
 use request::{Origin, RequestClass, RuleDecision};
@@ -56,8 +59,10 @@ pub(crate) struct ServerParts {
     requests: Arc<RequestCounter>,
     classes: Arc<RequestClasses>,
     kernel_cache: KernelCachePolicy,
+    /// Whether the kernel asks before it opens a file, so that files can be marked for atomic writes.
+    asks_to_open: bool,
     pub(crate) page_invalidator: PageInvalidator,
-    pub(crate) hint_thread: HintThread,
+    pub(crate) proc_reader: ProcReader,
     /// How long the kernel may cache names and attributes.
     ttl: Duration,
 }
@@ -66,6 +71,11 @@ impl FuseServer {
     /// What makes the kernel forget pages of files, for changes that do not come from the kernel.
     pub fn page_invalidator(&self) -> PageInvalidator {
         self.parts.page_invalidator.clone()
+    }
+
+    /// Whether files can be marked for [atomic writes](fs::ATOMIC_WRITES_MARK): the root had the mark when the server was made.
+    pub fn has_atomic_writes(&self) -> bool {
+        self.parts.asks_to_open
     }
 
     /// A server of `fs` that records latencies in `latencies`, counts requests in `requests`, and decides
@@ -82,8 +92,9 @@ impl FuseServer {
             requests,
             classes,
             kernel_cache,
+            asks_to_open: fs.xattr(Ino::ROOT, ATOMIC_WRITES_MARK).is_ok(),
             page_invalidator: PageInvalidator::default(),
-            hint_thread: HintThread::default(),
+            proc_reader: ProcReader::default(),
             ttl: kernel_cache.ttl(),
         };
         FuseServer { fs: fs.clone(), class: None, parts: Arc::new(parts) }
@@ -141,9 +152,14 @@ impl FuseServer {
             FuseOp::Link { of, name } => {
                 self.fs.link(Ino(of), node, name, self.entry_completion(reply));
             }
-            FuseOp::Open => reply.error(Errno::NOSYS),
+            FuseOp::Open { flags } => self.open(node, flags, reply),
             FuseOp::Read { offset, size, flags } => self.read(node, offset, size, flags, reply),
-            FuseOp::Write { offset, data, flags, open_flags } => {
+            FuseOp::Write { handle, offset, data, flags, open_flags }
+                if may_be_part_of_page(handle, offset, data) =>
+            {
+                self.write_unless_killed(header.pid, node, (offset, data), flags, open_flags, reply);
+            }
+            FuseOp::Write { offset, data, flags, open_flags, .. } => {
                 self.write(node, (offset, data), flags, open_flags, reply);
             }
             FuseOp::Statfs => self.statfs(reply),
@@ -152,6 +168,10 @@ impl FuseServer {
             FuseOp::Setxattr { name: CLASS_ATTRIBUTE, value, .. } => self.set_class(header.pid, value, reply),
             FuseOp::Getxattr { name: CLASS_ATTRIBUTE, size } => self.get_class(header.pid, size, reply),
             FuseOp::Removexattr { name: CLASS_ATTRIBUTE } => self.remove_class(header.pid, reply),
+            // Here a mark would promise what the kernel does not keep.
+            FuseOp::Setxattr { name: ATOMIC_WRITES_MARK, .. } if !self.parts.asks_to_open => {
+                reply.error(Errno::OPNOTSUPP);
+            }
             FuseOp::Setxattr { name, value, flags } => self.setxattr(node, name, value, flags, reply),
             FuseOp::Getxattr { name, size } => self.getxattr(node, name, size, reply),
             FuseOp::Listxattr { size } => self.listxattr(header.uid, node, size, reply),
@@ -264,18 +284,35 @@ impl FuseServer {
     fn create(&self, caller: CallerCredentials, parent: Ino, name: &[u8], mode: u32, reply: PendingReply) {
         let timer = self.shared_timer();
         let fs = self.fs.clone();
-        let ttl = self.parts.ttl;
+        let ServerParts { ttl, asks_to_open, .. } = *self.parts;
         let done: FsCompletion<FileAttributes> = Box::new(move |made| {
             let _timer = timer;
             match made.and_then(|made| fs.hold(made.ino).map(|()| made)) {
                 Ok(made) => {
-                    let open = OpenReply { flags: OpenReply::KEEP_CACHE, ..OpenReply::default() };
+                    // The file may have inherited the mark. If it is open for reading only, direct I/O does no harm.
+                    let marked = if asks_to_open { fs.atomic_page_bytes(made.ino) } else { Ok(None) };
+                    let open = OpenReply::of_file(marked.unwrap_or(None));
                     reply.body(&CreateReply { entry: entry_reply(&made, ttl), open });
                 }
                 Err(error) => reply.error(reply_errno(&error)),
             }
         });
         self.fs.make(caller, parent, name, FileKind::File, permissions(mode), done);
+    }
+
+    fn open(&self, node: Ino, flags: i32, reply: PendingReply) {
+        if !self.parts.asks_to_open {
+            return reply.error(Errno::NOSYS);
+        }
+        let _timer = self.short_timer();
+        // A file that is open for reading only has no writes, and its reads may come from the kernel's page cache.
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return reply.body(&OpenReply::of_file(None));
+        }
+        match self.fs.atomic_page_bytes(node) {
+            Ok(page_bytes) => reply.body(&OpenReply::of_file(page_bytes)),
+            Err(error) => reply.error(reply_errno(&error)),
+        }
     }
 
     fn rename(
@@ -362,6 +399,28 @@ impl FuseServer {
         write.run(&self.fs, finish);
     }
 
+    /// Makes a write that may end in the middle of a page of the program, unless the program was killed: the kernel stops
+    /// reading the program's memory then, and passes on what it has.
+    fn write_unless_killed(
+        &self,
+        task: u32,
+        node: Ino,
+        (offset, data): (u64, &[u8]),
+        flags: u32,
+        open_flags: i32,
+        reply: PendingReply,
+    ) {
+        let server = self.clone();
+        let data = data.to_vec();
+        self.parts.proc_reader.run(move || {
+            // A task in another pid namespace cannot be looked up.
+            if task != 0 && host::is_killed(task) {
+                return reply.error(Errno::INTR);
+            }
+            server.write(node, (offset, &data), flags, open_flags, reply);
+        });
+    }
+
     /// After an O_DIRECT write, invalidates the kernel's pages of the written range, then calls `then`.
     ///
     /// The kernel does so itself, but before the write. A page that it reads between that and the write has
@@ -431,7 +490,7 @@ impl FuseServer {
     fn with_classes(&self, answer: impl FnOnce(&RequestClasses) + Send + 'static) {
         let timer = self.shared_timer();
         let classes = self.parts.classes.clone();
-        self.parts.hint_thread.run(move || {
+        self.parts.proc_reader.run(move || {
             let _timer = timer;
             answer(&classes);
         });
@@ -580,6 +639,12 @@ const COPY_BYTES_MAX: u64 = 1 << 30;
 
 /// Bytes of the longest name, for `statfs`.
 const NAME_BYTES_MAX: u32 = 255;
+
+/// Whether a write may be the first part of a page that has to stay whole. The handle is the size of the page, or 0: see
+/// [`OpenReply::of_file`].
+fn may_be_part_of_page(handle: u64, offset: u64, data: &[u8]) -> bool {
+    handle != 0 && offset.is_multiple_of(handle) && !(data.len() as u64).is_multiple_of(handle)
+}
 
 /// Clips a write to the largest file. POSIX: as much as fits is written; if nothing fits, EFBIG.
 fn clip_to_file_max(offset: u64, data: &[u8]) -> &[u8] {

@@ -43,7 +43,9 @@ pub use process::{
 pub use processor_times::ProcessorTimes;
 pub use shell::shell_quoted;
 pub use sparse::spare_bytes;
-pub use task::{TAG_VARIABLE, TaskOrigin, TaskReadError, TaskSnapshot, is_task, read_task, read_task_origin};
+pub use task::{
+    TAG_VARIABLE, TaskOrigin, TaskReadError, TaskSnapshot, is_killed, is_task, read_task, read_task_origin,
+};
 pub use task_activity::{TaskActivity, TaskActivityReader};
 pub use task_wait::{
     OpenInode, TaskWait, TaskWaitReader, open_path, process_threads, process_tree, processes,

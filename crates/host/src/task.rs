@@ -126,6 +126,18 @@ pub fn is_task(id: u32) -> bool {
     fs::exists(format!("/proc/{id}")).unwrap_or(true)
 }
 
+/// Whether a task that made a request is being killed, or is gone: its write may then end in the middle of its bytes.
+///
+/// False if this user cannot see the task. This may wait, like [`read_task_origin`].
+pub fn is_killed(id: u32) -> bool {
+    // For a moment between the signal and its end, a task shows neither. So look twice.
+    (0..2).any(|_| match fs::read(format!("/proc/{id}/stat")) {
+        Ok(stat) => TaskStat::parse(&stat).is_some_and(|stat| stat.is_ending),
+        // Where other users' processes are hidden, those of root are, too.
+        Err(_) => !is_task(id) && is_task(1),
+    })
+}
+
 fn read_file(directory: &OwnedFd, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file = openat(directory, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut bytes = Vec::new();
@@ -155,22 +167,32 @@ struct TaskStat {
     nice: i8,
     start_ticks: u64,
     has_terminal: bool,
+    /// Whether SIGKILL waits for the thread, or the thread is on its way out. A process that ends by another signal gets SIGKILL
+    /// in each of its threads.
+    is_ending: bool,
 }
 
 impl TaskStat {
+    /// PF_EXITING and PF_SIGNALED in the kernel's `linux/sched.h`.
+    const ENDING_FLAGS: u32 = 0x4 | 0x400;
+    const SIGKILL: u32 = 1 << (libc::SIGKILL - 1);
+
     /// `708 (a name) S 1 …`: the name may have any character.
     fn parse(stat: &[u8]) -> Option<TaskStat> {
         let stat = String::from_utf8_lossy(stat);
         let (before, after) = stat.rsplit_once(") ")?;
         let (_, name) = before.split_once('(')?;
-        // The first field after the name is number 3 in proc_pid_stat(5), the parent is 4, the terminal 7, nice 19, the
-        // start 22.
+        // The first field after the name is number 3 in proc_pid_stat(5), the parent is 4, the terminal 7, the flags 9,
+        // nice 19, the start 22, the pending signals 31.
         let mut fields = after.split(' ');
         let parent = fields.nth(1)?.parse().ok()?;
         let has_terminal = fields.nth(2)? != "0";
-        let nice = fields.nth(11)?.parse().ok()?;
+        let flags: u32 = fields.nth(1)?.parse().ok()?;
+        let nice = fields.nth(9)?.parse().ok()?;
         let start_ticks = fields.nth(2)?.parse().ok()?;
-        Some(TaskStat { name: name.into(), parent, nice, start_ticks, has_terminal })
+        let pending: u32 = fields.nth(8)?.parse().ok()?;
+        let is_ending = flags & Self::ENDING_FLAGS != 0 || pending & Self::SIGKILL != 0;
+        Some(TaskStat { name: name.into(), parent, nice, start_ticks, has_terminal, is_ending })
     }
 }
 
@@ -202,6 +224,22 @@ mod tests {
     fn a_tag_is_found_in_the_environment() {
         assert_eq!(parse_tag(b"A=b\0WEIR_TAGS=x\0WEIR_TAG=background\0"), "background");
         assert_eq!(parse_tag(b""), "");
+    }
+
+    #[test]
+    fn a_task_is_killed_until_it_is_gone() {
+        assert!(!is_killed(std::process::id()));
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep starts");
+        assert!(!is_killed(child.id()));
+        child.kill().expect("a kill");
+        let begun = Instant::now();
+        // The child stays a zombie.
+        while !is_killed(child.id()) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "a killed task looks alive");
+        }
+        let id = child.id();
+        child.wait().expect("it ends");
+        assert!(is_killed(id), "a task that is gone");
     }
 
     #[test]
@@ -280,10 +318,22 @@ mod tests {
 
     #[test]
     fn any_name_may_stand_in_stat() {
-        let stat = b"708 (a) S (b) S 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 -5 20 21 4711 23\n";
-        let expected =
-            TaskStat { name: "a) S (b".into(), parent: 4, nice: -5, start_ticks: 4711, has_terminal: true };
-        assert_eq!(TaskStat::parse(stat), Some(expected));
+        let stat = |flags: u32, pending: u32| {
+            let rest = "10 11 12 13 14 15 16 17 18 -5 20 21 4711 23 24 25 26 27 28 29 30";
+            format!("708 (a) S (b) S 4 5 6 7 8 {flags} {rest} {pending} 32\n")
+        };
+        let expected = TaskStat {
+            name: "a) S (b".into(),
+            parent: 4,
+            nice: -5,
+            start_ticks: 4711,
+            has_terminal: true,
+            is_ending: false,
+        };
+        assert_eq!(TaskStat::parse(stat(0x40_0040, 1 << 14).as_bytes()), Some(expected));
+        for (flags, pending) in [(0x4, 0), (0x400, 0), (0, 1 << 8)] {
+            assert!(TaskStat::parse(stat(flags, pending).as_bytes()).expect("a line").is_ending);
+        }
         assert_eq!(TaskStat::parse(b"708 (a) S 1"), None);
     }
 

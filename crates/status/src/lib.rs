@@ -24,6 +24,8 @@ pub struct StatusReport {
     pub mounted_on: String,
     /// The name of the mounted volume.
     pub volume: String,
+    /// Whether files of the volume can be marked for atomic writes, with the attribute `user.weir.atomic`.
+    pub atomic_writes: bool,
     /// The path of the store's file or device.
     pub store: String,
     /// The path of the buffer's file or device.

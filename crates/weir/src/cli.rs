@@ -180,6 +180,12 @@ pub(crate) struct MountArgs {
     /// holds.
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// Let programs mark files of this volume for atomic writes, with the attribute user.weir.atomic
+    ///
+    /// A database that writes its pages to marked files needs no protection of its own against torn pages, such as PostgreSQL's
+    /// full_page_writes: see docs/databases.md. The volume remembers this option. It makes each opening of a file a request.
+    #[arg(long, conflicts_with = "read_only")]
+    pub(crate) atomic_writes: bool,
     /// What to do if the buffer is absent, blank, or another store's
     ///
     /// With `restore`, weir makes a new buffer. If the store was closed cleanly, nothing is lost. Otherwise each volume returns to

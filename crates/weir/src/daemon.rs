@@ -145,6 +145,7 @@ fn become_daemon(args: &MountArgs, attempt: &NextAttempt) -> Result<(), WeirErro
         volume: args.volume.clone(),
         allow_other: args.allow_other,
         read_only: args.read_only,
+        atomic_writes: args.atomic_writes,
     };
     serve(&daemon, &first, is_in_background, log_directory.as_deref())
 }

@@ -70,6 +70,7 @@ impl RunningDaemon {
             "volume": args.volume,
             "allow_other": args.allow_other,
             "read_only": args.read_only,
+            "atomic_writes": args.atomic_writes,
         });
         let reply = self.client.ask(&request)?;
         Ok(if reply["is_ending"] == true { MountOutcome::DaemonIsEnding } else { MountOutcome::Mounted })
@@ -138,6 +139,7 @@ fn mount(request: &Value, peer: Option<u32>, daemon: &Arc<StoreDaemon>) -> Resul
         volume: request["volume"].as_str().unwrap_or_default().into(),
         allow_other,
         read_only: request["read_only"] == true,
+        atomic_writes: request["atomic_writes"] == true,
     };
     let made = daemon.mount(&new)?;
     Ok(if made.is_some() { MountOutcome::Mounted } else { MountOutcome::DaemonIsEnding })

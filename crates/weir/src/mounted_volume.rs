@@ -25,6 +25,8 @@ pub(crate) struct MountedVolume {
     pub(crate) metadata_time: Duration,
     /// Reads of the store until the mount was ready.
     pub(crate) reads_at_start: ReadCounts,
+    /// Whether files can be marked for atomic writes.
+    pub(crate) has_atomic_writes: bool,
     /// `None` once the volume is not mounted any more.
     fs: Mutex<Option<Fs>>,
     page_invalidator: PageInvalidator,
@@ -49,6 +51,7 @@ impl MountedVolume {
         (volume, fs): (VolumeInfo, Fs),
         (latencies, page_invalidator): (Arc<RequestLatencies>, PageInvalidator),
         (metadata_time, reads_at_start): (Duration, ReadCounts),
+        has_atomic_writes: bool,
     ) -> MountedVolume {
         MountedVolume {
             daemon,
@@ -59,6 +62,7 @@ impl MountedVolume {
             since: Instant::now(),
             metadata_time,
             reads_at_start,
+            has_atomic_writes,
             fs: Mutex::new(Some(fs)),
             page_invalidator,
             end: Mutex::new(None),

@@ -37,6 +37,9 @@ pub(crate) fn print(report: &StatusReport) {
         println!("  export     {volume} at {at}");
     }
     print_policy(&report.settings, &report.lending);
+    if report.atomic_writes {
+        println!("  atomic     writes of files with the mark user.weir.atomic");
+    }
     println!("  LSNs       {} applied, {} durable", report.lsns.applied, report.lsns.durable);
     let dirty = &report.dirty;
     println!(

@@ -30,6 +30,7 @@ impl MountedVolume {
             log: self.daemon.log.get().map(path_as_utf8),
             mounted_on: path_as_utf8(&self.dir),
             volume: self.volume.name.clone(),
+            atomic_writes: self.has_atomic_writes,
             store: path_as_utf8(&self.daemon.stack.media.store),
             buffer: path_as_utf8(&self.daemon.stack.media.buffer),
             volatile: self.daemon.stack.media.buffer_volatile.as_ref().map(ToString::to_string),

@@ -16,6 +16,7 @@ use crate::write_policy::{PolicyChoice, WritePolicy};
 use cache::Cache;
 use client::ControlAddress;
 use device::BLOCK_BYTES;
+use fs::{ATOMIC_WRITES_MARK, ATOMIC_WRITES_OFF, Fs, FsError, Ino, SetXattrMode};
 use fuse::{FuseServer, FuseSession, KernelCachePolicy, MountOptions, RequestCounter, RequestLatencies};
 use host::{DiskAccess, WEIR_FS_TYPE, shell_quoted};
 use nbd::Listener;
@@ -27,6 +28,7 @@ use std::fmt::Display;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use store::{DataMode, VolumeId, VolumeInfo, VolumeMode};
@@ -82,6 +84,8 @@ pub(crate) struct NewMount {
     pub(crate) allow_other: bool,
     /// Whether the user asks for it, whatever the volume's mode.
     pub(crate) read_only: bool,
+    /// Whether files of the volume can be marked for atomic writes, from now on.
+    pub(crate) atomic_writes: bool,
 }
 
 /// The daemon of a store.
@@ -278,6 +282,9 @@ impl StoreDaemon {
         let begun = Instant::now();
         let fs = self.stack.open_fs(volume)?;
         let metadata_time = begun.elapsed();
+        if new.atomic_writes {
+            allow_atomic_writes(&fs).map_err(|source| WeirError::Fs { path: dir.clone(), source })?;
+        }
         let latencies = Arc::new(RequestLatencies::default());
         let server = FuseServer::new(
             &fs,
@@ -293,6 +300,7 @@ impl StoreDaemon {
             threads: usize::from(self.front.threads),
         };
         let page_invalidator = server.page_invalidator();
+        let has_atomic_writes = server.has_atomic_writes();
         new.point.clear()?;
         let session = fuse::mount(server, dir, &options)
             .map_err(|source| WeirError::MountFailed { dir: dir.clone(), source })?;
@@ -304,6 +312,7 @@ impl StoreDaemon {
             (volume.clone(), fs),
             (latencies, page_invalidator),
             (metadata_time, reads),
+            has_atomic_writes,
         );
         let mounted = Arc::new(mounted);
         let subject = ControlSubject::Mount(mounted.clone());
@@ -677,5 +686,18 @@ impl StoreDaemon {
         }
         let help = "unmount the store, and mount it without `--read-only`";
         Err(RequestRefusal::new(&"the store is mounted read-only", Some(help.into())))
+    }
+}
+
+/// Marks the root of a volume, so that files of the volume can be marked for atomic writes. A mark that the root has stays.
+fn allow_atomic_writes(fs: &Fs) -> Result<(), FsError> {
+    let (tell, told) = channel();
+    let done = Box::new(move |marked| {
+        let _ = tell.send(marked);
+    });
+    fs.set_xattr(Ino::ROOT, ATOMIC_WRITES_MARK, ATOMIC_WRITES_OFF, SetXattrMode::Create, done);
+    match told.recv().expect("the file system answers") {
+        Ok(()) | Err(FsError::Exists) => Ok(()),
+        Err(error) => Err(error),
     }
 }

@@ -28,3 +28,16 @@ pub fn can_mount() -> bool {
     }
     can
 }
+
+/// Whether this machine has a program. On one that must mount, as in CI, it must have all.
+pub fn has_program(name: &str) -> bool {
+    let found = Command::new("sh").args(["-c", &format!("command -v {name}")]).output().expect("a shell");
+    if !found.status.success() {
+        assert!(
+            std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_none(),
+            "there is no {name}: scripts/install-test-tools"
+        );
+        eprintln!("skipped: this machine has no {name}");
+    }
+    found.status.success()
+}

@@ -2,6 +2,7 @@
 
 use crate::acl::PosixAcl;
 use crate::arena::{FsState, FsTransaction, corrupt};
+use crate::atomic_writes::MARK;
 use crate::directory_names::check_name;
 use crate::error::FsError;
 use crate::format::{ArenaRegion, HeapBlock, Inode, InodeSlot, LINK_BYTES_MAX, LINKS_MAX};
@@ -20,8 +21,8 @@ const PERMISSIONS: u16 = 0o777;
 /// The mode of symbolic links, which nothing uses.
 const LINK_MODE: u16 = 0o777;
 
-/// The ACLs that a new inode inherits, with the attributes' names.
-type InheritedAcls = Vec<(XattrKey<'static>, Vec<u8>)>;
+/// The ACLs and the mark of atomic writes that a new inode inherits, with the attributes' names.
+type InheritedXattrs = Vec<(XattrKey<'static>, Vec<u8>)>;
 
 /// An inode to create.
 #[derive(Clone, Copy)]
@@ -66,24 +67,24 @@ impl NewInode<'_> {
         caller: CallerCredentials,
         parent: OwnerAndMode,
         default: Option<PosixAcl>,
-    ) -> (OwnerAndMode, InheritedAcls) {
+    ) -> (OwnerAndMode, InheritedXattrs) {
         let inherits = parent.mode & SETGID != 0;
         let gid = if inherits { parent.gid } else { caller.gid };
         let mode = match *self {
             NewInode::Node { mode, .. } => mode & MODE_MASK,
             NewInode::Directory { mode } => mode & MODE_MASK | if inherits { SETGID } else { 0 },
             NewInode::Symlink { .. } => {
-                return (OwnerAndMode { uid: caller.uid, gid, mode: LINK_MODE }, InheritedAcls::new());
+                return (OwnerAndMode { uid: caller.uid, gid, mode: LINK_MODE }, InheritedXattrs::new());
             }
         };
         let Some(default) = default else {
             return (
                 OwnerAndMode { uid: caller.uid, gid, mode: mode & !(caller.umask & PERMISSIONS) },
-                InheritedAcls::new(),
+                InheritedXattrs::new(),
             );
         };
         let (access, mode) = default.inherit(mode);
-        let mut acls = InheritedAcls::new();
+        let mut acls = InheritedXattrs::new();
         if !access.is_minimal() {
             acls.push((ACCESS_ACL, access.value()));
         }
@@ -142,8 +143,11 @@ impl FsTransaction<'_> {
     ) -> Result<InodeSlot, FsError> {
         new.check()?;
         let above = self.inode(directory)?;
-        let (rights, acls) = new.rights(caller, self.owner(&above)?, self.default_acl(&above)?);
+        let (rights, mut inherited) = new.rights(caller, self.owner(&above)?, self.default_acl(&above)?);
         let kind = new.kind();
+        if matches!(kind, FileKind::File | FileKind::Directory) {
+            inherited.extend(self.atomic_writes_mark(&above)?.map(|value| (MARK, value)));
+        }
         if kind == FileKind::Directory {
             self.add_links(directory, 1)?;
         }
@@ -165,7 +169,7 @@ impl FsTransaction<'_> {
                 inode.set_size(target.len() as u64);
             }
         }
-        self.set_initial_acls(&mut inode, &acls)?;
+        self.set_initial_xattrs(&mut inode, &inherited)?;
         self.set_inode(slot, &inode);
         Ok(slot)
     }

@@ -3,6 +3,7 @@
 use super::{ACCESS_ACL, CAPABILITY, XattrKey, XattrNamespace, records};
 use crate::acl::{PosixAcl, mode_with};
 use crate::arena::{FsTransaction, corrupt};
+use crate::atomic_writes::check_mark;
 use crate::error::FsError;
 use crate::format::{ArenaRegion, Inode, InodeSlot};
 use crate::owner_table::OwnerAndMode;
@@ -38,6 +39,9 @@ impl FsTransaction<'_> {
             return Ok(XattrOutcome::Grown);
         }
         check_kind(key, kind)?;
+        if let XattrChange::Set { value, .. } = change {
+            check_mark(key, value)?;
+        }
         let present = self.xattr(&inode, key)?.is_some();
         match change {
             XattrChange::Set { how: SetXattrMode::Create, .. } if present => return Err(FsError::Exists),
@@ -87,14 +91,14 @@ impl FsTransaction<'_> {
         self.store_xattrs(slot, &string)
     }
 
-    /// Gives a new inode its access list, and a new directory its default list.
-    pub(crate) fn set_initial_acls(
+    /// Gives a new inode the attributes that it inherits from its directory.
+    pub(crate) fn set_initial_xattrs(
         &mut self,
         inode: &mut Inode,
-        acls: &[(XattrKey<'_>, Vec<u8>)],
+        inherited: &[(XattrKey<'_>, Vec<u8>)],
     ) -> Result<(), FsError> {
         let mut string = Vec::new();
-        for (key, value) in acls {
+        for (key, value) in inherited {
             records::set(&mut string, *key, value)?;
         }
         self.write_xattrs(inode, &string)

@@ -70,8 +70,18 @@ pub(crate) struct OpenReply {
 }
 
 impl OpenReply {
+    /// The kernel passes each read and write on as it is, around its page cache.
+    pub(crate) const DIRECT_IO: u32 = 1 << 0;
     /// The kernel keeps its cached pages of the file.
     pub(crate) const KEEP_CACHE: u32 = 1 << 1;
+
+    /// An open file. If it has pages of `page_bytes` that must stay whole, the kernel passes writes on as they are, and
+    /// names the size as the handle in each.
+    pub(crate) fn of_file(page_bytes: Option<u32>) -> OpenReply {
+        let direct_io = if page_bytes.is_some() { OpenReply::DIRECT_IO } else { 0 };
+        let handle = page_bytes.unwrap_or(0).into();
+        OpenReply { handle, flags: OpenReply::KEEP_CACHE | direct_io, ..OpenReply::default() }
+    }
 }
 
 #[repr(C)]

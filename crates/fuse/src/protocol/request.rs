@@ -104,9 +104,9 @@ pub(crate) enum FuseOp<'a> {
     Rmdir { name: &'a [u8] },
     Rename { name: &'a [u8], new_parent: u64, new_name: &'a [u8], flags: u32 },
     Link { of: u64, name: &'a [u8] },
-    Open,
+    Open { flags: i32 },
     Read { offset: u64, size: u32, flags: u32 },
-    Write { offset: u64, data: &'a [u8], flags: u32, open_flags: i32 },
+    Write { handle: u64, offset: u64, data: &'a [u8], flags: u32, open_flags: i32 },
     Statfs,
     Release,
     Fsync,
@@ -162,7 +162,7 @@ impl<'a> FuseOp<'a> {
             FuseOp::Forget { .. }
             | FuseOp::BatchForget(_)
             | FuseOp::Readlink
-            | FuseOp::Open
+            | FuseOp::Open { .. }
             | FuseOp::Statfs
             | FuseOp::Release
             | FuseOp::Getxattr { .. }
@@ -223,14 +223,17 @@ impl<'a> FuseOp<'a> {
             opcode::GETATTR => FuseOp::Getattr,
             opcode::SETATTR => FuseOp::Setattr(body.take()?),
             opcode::READLINK => FuseOp::Readlink,
-            opcode::OPEN => FuseOp::Open,
+            opcode::OPEN => {
+                let OpenIn { flags, .. } = body.take()?;
+                FuseOp::Open { flags }
+            }
             opcode::READ => {
                 let ReadIn { offset, size, flags, .. } = body.take()?;
                 FuseOp::Read { offset, size, flags }
             }
             opcode::WRITE => {
-                let WriteIn { offset, size, flags, open_flags, .. } = body.take()?;
-                FuseOp::Write { offset, data: body.bytes(size)?, flags, open_flags }
+                let WriteIn { handle, offset, size, flags, open_flags, .. } = body.take()?;
+                FuseOp::Write { handle, offset, data: body.bytes(size)?, flags, open_flags }
             }
             opcode::STATFS => FuseOp::Statfs,
             opcode::RELEASE => FuseOp::Release,
@@ -447,8 +450,15 @@ struct ReadIn {
 
 #[repr(C)]
 #[derive(FromBytes)]
+struct OpenIn {
+    flags: i32,
+    _open_flags: u32,
+}
+
+#[repr(C)]
+#[derive(FromBytes)]
 struct WriteIn {
-    _handle: u64,
+    handle: u64,
     offset: u64,
     size: u32,
     flags: u32,

@@ -92,13 +92,20 @@ fn golden_on_inodes() -> Vec<Golden> {
              a4810000 00000000 e8030000 ffffffff 00000000",
             FuseOp::Setattr(SetattrIn { valid: 0x9b0, ..setattr }),
         ),
+        (opcode::OPEN, "02800000 00000000", FuseOp::Open { flags: 0x8002 }),
         (opcode::READ, read, FuseOp::Read { offset: 1 << 63, size: 1 << 20, flags: IS_DIRECT_IO }),
         (opcode::READDIR, read, FuseOp::Readdir { offset: 1 << 63, size: 1 << 20 }),
         (opcode::READDIRPLUS, read, FuseOp::Readdirplus { offset: 1 << 63, size: 1 << 20 }),
         (
             opcode::WRITE,
-            "0000000000000000 ffffffffffffff7f 03000000 04000000 0000000000000000 02101000 00000000 616200",
-            FuseOp::Write { offset: u64::MAX >> 1, data: b"ab\0", flags: 4, open_flags: 0x101002 },
+            "0020000000000000 ffffffffffffff7f 03000000 04000000 0000000000000000 02101000 00000000 616200",
+            FuseOp::Write {
+                handle: 8192,
+                offset: u64::MAX >> 1,
+                data: b"ab\0",
+                flags: 4,
+                open_flags: 0x101002,
+            },
         ),
         (opcode::LISTXATTR, "00000100 00000000", FuseOp::Listxattr { size: 65536 }),
         (

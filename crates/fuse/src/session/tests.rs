@@ -350,7 +350,7 @@ fn classes_of_threads_hold_up_no_other_request() {
     let mut bench = Bench::new();
     let [file, ..] = bench.tree();
     let (in_use, used) = channel::<()>();
-    bench.requests.server.parts.hint_thread.run(move || {
+    bench.requests.server.parts.proc_reader.run(move || {
         let _ = used.recv();
     });
     let pid = rustix::thread::gettid().as_raw_pid() as u32;

@@ -1,11 +1,12 @@
 //! The library's table of symbols, compared with what programs import from the C library.
 
-use crate::run::{has_program, shim};
+use crate::run::shim;
 use object::{Object, ObjectSymbol};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use test_support::has_program;
 
 /// Programs that the limits of `weir run` speak of. The packages of CI have them all.
 const PROGRAMS: &str = "cat chmod chown cksum comm cp csplit cut dd df dir du head id install join ln ls mkdir mkfifo mknod mktemp \

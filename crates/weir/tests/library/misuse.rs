@@ -1,10 +1,11 @@
 //! Programs that use files of a store in unusual and wrong ways under `weir run`: see misuse.c.
 
 use crate::common::{Sandbox, succeeds};
-use crate::run::{has_program, run_in};
+use crate::run::run_in;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use test_support::has_program;
 use weir_library::{OFlags, Weir, WeirOptions};
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/library/misuse.c");

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use test_support::has_program;
 use weir_library::{Weir, WeirOptions};
 
 /// The library that cargo has built for this test: beside the program, or beside the test.
@@ -49,19 +50,6 @@ fn sorted_below(directory: &str, lines: &str) -> Vec<String> {
     let mut found: Vec<String> = lines.lines().map(|line| line.replacen(directory, "", 1)).collect();
     found.sort();
     found
-}
-
-/// Whether this machine has a program. On one that must mount, as in CI, it must have all.
-pub(crate) fn has_program(name: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {name}")]).output().expect("a shell");
-    if !found.status.success() {
-        assert!(
-            std::env::var_os("WEIR_TESTS_MUST_MOUNT").is_none(),
-            "there is no {name}: scripts/install-test-tools"
-        );
-        eprintln!("skipped: this machine has no {name}");
-    }
-    found.status.success()
 }
 
 #[test]
