@@ -93,7 +93,7 @@ pub enum CacheError {
         limit: u64,
     },
     /// The mount is ending.
-    #[error("the stack is stopping")]
+    #[error("the store is being closed")]
     Stopping,
 }
 

@@ -77,7 +77,7 @@ pub enum FsError {
     #[error("{0}")]
     Cache(CacheError),
     /// EIO
-    #[error("metadata at arena offset {offset}: {what}")]
+    #[error("the metadata of the file system is damaged, at offset {offset} of its arena: {what}")]
     Corrupt {
         /// The arena offset.
         offset: u64,

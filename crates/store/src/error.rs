@@ -155,7 +155,7 @@ pub enum StoreError {
         help: String,
     },
     /// The counts cannot be repaired.
-    #[error("{device}: {what}: what is below cannot be counted, so no count was changed")]
+    #[error("{device}: {what}: the blocks below it cannot be counted, so no count was changed")]
     CannotCount {
         /// Which device.
         device: String,
@@ -214,7 +214,7 @@ pub enum StoreError {
         found: Incarnation,
     },
     /// After an earlier error, the map in memory differs from the log. The medium is intact.
-    #[error("{device}: stopped after an earlier error")]
+    #[error("{device}: the store has stopped after an earlier error")]
     Stopped {
         /// Which device.
         device: String,

@@ -22,8 +22,8 @@ pub(crate) enum WeirError {
     Client(#[from] ClientError),
     #[error("{}: not blank: it holds {found}", path.display())]
     NotBlank { path: PathBuf, found: &'static str },
-    #[error("{}: not empty: it holds {holds}", path.display())]
-    NotEmpty { path: PathBuf, holds: String },
+    #[error("{}: not empty: it holds {found}", path.display())]
+    NotEmpty { path: PathBuf, found: String },
     #[error("{}: is a directory, not a file or a block device", path.display())]
     IsDirectory { path: PathBuf },
     #[error("{}: neither a mounted store nor a formatted store", path.display())]
@@ -40,7 +40,7 @@ pub(crate) enum WeirError {
     EarlierBuffer { path: PathBuf },
     #[error("{}: the buffer is lost, and volume {volume} has no epoch to go on from", path.display())]
     NoEpoch { path: PathBuf, volume: String },
-    #[error("{}: the buffer is lost, and volume {rescued} has what was in memory when it failed", path.display())]
+    #[error("{}: the buffer is lost, and volume {rescued} has everything that was in memory when the buffer failed", path.display())]
     BufferLostAfterRescue { path: PathBuf, rescued: String },
     #[error("{}: the buffer came back while weir made a new one", buffer.display())]
     BufferCame { buffer: PathBuf },
@@ -142,8 +142,8 @@ pub(crate) enum WeirError {
     Task { pid: u32, source: TaskReadError },
     #[error("{}: {why}", program.display())]
     CannotServe { program: PathBuf, why: &'static str },
-    #[error("libweir_shim.so: there is no such library in {}", looked.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or "))]
-    NoShim { looked: Vec<PathBuf> },
+    #[error("libweir_shim.so: there is no such library in {}", places.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or "))]
+    NoShim { places: Vec<PathBuf> },
     #[error("weir-trace: {source}")]
     NoTraceProgram { source: io::Error },
     #[error("could not check: {source}")]

@@ -99,8 +99,8 @@ fn ensure_no_others(args: &FormatArgs, plans: &FormatPlan) -> Result<(), WeirErr
         [] => Ok(()),
         [first, more @ ..] => {
             let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
-            let holds = format!("{}{more}", first.display());
-            Err(WeirError::NotEmpty { path: args.path.clone(), holds })
+            let found = format!("{}{more}", first.display());
+            Err(WeirError::NotEmpty { path: args.path.clone(), found })
         }
     }
 }

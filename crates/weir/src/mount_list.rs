@@ -5,6 +5,7 @@ use crate::error::WeirError;
 use crate::escape_control_chars;
 use client::WeirMount;
 use serde_json::{Value, json};
+use std::fmt;
 use std::path::Path;
 use std::thread;
 use weir_status::StatusReport;
@@ -12,14 +13,36 @@ use weir_status::StatusReport;
 /// A mount, and what its daemon says of it.
 pub(crate) struct ListedMount {
     mount: WeirMount,
-    /// The daemon's report, or one word for why there is none.
-    report: Result<Value, &'static str>,
+    /// The daemon's report, or why there is none.
+    report: Result<Value, UnreportedHealth>,
+}
+
+/// The health of a mount without a report that says it. docs/errors.md explains each word.
+#[derive(Debug, Clone, Copy)]
+enum UnreportedHealth {
+    /// The mount has no daemon.
+    Dead,
+    /// The daemon does not answer, or is stopped.
+    Silent,
+    /// The daemon's version has other reports.
+    Unknown,
+}
+
+impl fmt::Display for UnreportedHealth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            UnreportedHealth::Dead => "dead",
+            UnreportedHealth::Silent => "silent",
+            UnreportedHealth::Unknown => "unknown",
+        })
+    }
 }
 
 impl ListedMount {
     fn ask(mount: WeirMount) -> ListedMount {
         let report = mount.connect().and_then(|mut daemon| daemon.request("status"));
-        let report = report.map_err(|_| if mount.is_dead() { "dead" } else { "silent" });
+        let report = report
+            .map_err(|_| if mount.is_dead() { UnreportedHealth::Dead } else { UnreportedHealth::Silent });
         ListedMount { mount, report }
     }
 
@@ -46,8 +69,11 @@ impl ListedMount {
     /// The health in one word, also of a mount without a report.
     pub(crate) fn health(&self) -> String {
         match &self.report {
-            Ok(report) => report["health"].as_str().unwrap_or("unknown").to_owned(),
-            Err(health) => (*health).to_owned(),
+            Ok(report) => match report["health"].as_str() {
+                Some(health) => health.to_owned(),
+                None => UnreportedHealth::Unknown.to_string(),
+            },
+            Err(health) => health.to_string(),
         }
     }
 
@@ -56,7 +82,7 @@ impl ListedMount {
             Ok(report) => report.clone(),
             Err(health) => {
                 let (dir, store) = (self.mount.dir().display(), self.mount.store().display());
-                json!({ "health": health, "mounted_on": dir.to_string(), "store": store.to_string() })
+                json!({ "health": health.to_string(), "mounted_on": dir.to_string(), "store": store.to_string() })
             }
         }
     }
@@ -113,7 +139,8 @@ fn line(one: &ListedMount) -> String {
             )
         }
         (None, Ok(_)) => {
-            format!("{:9}  {:>47}  {dir}: a daemon of another version, of {store}", "unknown", "")
+            let health = UnreportedHealth::Unknown;
+            format!("{health:9}  {:>47}  {dir}: a daemon of another version, of {store}", "")
         }
         (None, Err(_)) => format!("{health:9}  {:>47}  {dir}: of {store}", ""),
     };

@@ -102,10 +102,10 @@ fn find_shim() -> Result<PathBuf, WeirError> {
     }
     let own = std::env::current_exe().map_err(WeirError::io("finding this program", "weir"))?;
     let directory = own.parent().unwrap_or(Path::new("/"));
-    let mut looked = vec![directory.to_path_buf()];
-    looked.extend(directory.parent().map(|parent| parent.join("lib/weir")));
-    let found = looked.iter().map(|place| place.join(SHIM)).find(|path| path.is_file());
-    found.ok_or(WeirError::NoShim { looked })
+    let mut places = vec![directory.to_path_buf()];
+    places.extend(directory.parent().map(|parent| parent.join("lib/weir")));
+    let found = places.iter().map(|place| place.join(SHIM)).find(|path| path.is_file());
+    found.ok_or(WeirError::NoShim { places })
 }
 
 /// The program's path, which is looked up in PATH unless it has a directory.
