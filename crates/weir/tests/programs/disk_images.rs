@@ -1,6 +1,7 @@
 //! Files on a mount as disks: every block of commands in docs/disk-images.md is run.
 
-use crate::common::{detach, space_of, succeeds};
+use crate::common::{space_of, succeeds};
+use crate::guide::{Cleanup, Guide, OwnMount};
 use crate::kills::{PATIENCE, Server, have};
 use crate::weir::Weir;
 use std::fs::{self, File};
@@ -29,9 +30,6 @@ const PROGRAMS: [&str; 13] = [
     "qemu-nbd",
 ];
 
-/// Stands for the test's directory while the page's directories are replaced.
-const ROOT: &str = "@ROOT@";
-
 /// The page's directories, and what the test has instead. The mount is the last one: its files lie below
 /// `@ROOT@/mnt/` from then on, which an earlier line would take for one of the page's directories.
 const DIRECTORIES: [(&str, &str); 6] = [
@@ -44,122 +42,6 @@ const DIRECTORIES: [(&str, &str); 6] = [
 ];
 
 const MIB: u64 = 1 << 20;
-
-/// The page's blocks of commands that were not run yet.
-struct Guide {
-    blocks: Vec<String>,
-    root: PathBuf,
-}
-
-impl Guide {
-    fn new(root: &Path) -> Guide {
-        let fenced = PAGE.split("```").skip(1).step_by(2);
-        let blocks = fenced.filter_map(|block| block.strip_prefix("sh\n")).map(str::to_owned).collect();
-        Guide { blocks, root: root.to_owned() }
-    }
-
-    /// Runs the one block that contains `words`. Each command of the block must succeed. Returns what they
-    /// printed.
-    #[track_caller]
-    fn run(&mut self, words: &str) -> String {
-        let is_meant = |block: &String| block.contains(words);
-        let count = self.blocks.iter().filter(|block| is_meant(block)).count();
-        assert_eq!(count, 1, "blocks that were not run yet and contain {words:?}: {:?}", self.blocks);
-        let index = self.blocks.iter().position(is_meant).expect("there is one");
-        let block = self.blocks.remove(index);
-        let script = self.in_the_test(&block);
-        let program = Path::new(env!("CARGO_BIN_EXE_weir")).parent().expect("a directory").to_owned();
-        let others = std::env::var_os("PATH").unwrap_or_default();
-        let path = std::iter::once(program).chain(std::env::split_paths(&others));
-        let path = std::env::join_paths(path).expect("no colon in a directory's name");
-        let mut shell = Command::new("bash");
-        shell.args(["-euo", "pipefail", "-c", &script]).env("PATH", path).stdin(Stdio::null());
-        String::from_utf8_lossy(&succeeds(&mut shell).stdout).into_owned()
-    }
-
-    /// The block with the test's directories instead of the page's.
-    fn in_the_test(&self, block: &str) -> String {
-        let replace = |text: String, (page, test): &(&str, &str)| text.replace(page, test);
-        let text = DIRECTORIES.iter().fold(block.to_owned(), replace);
-        let rest = text.replace("@ROOT@/mnt/", "");
-        let is_outside = ["/dev/", "/mnt/", "/run/", "/var/"].iter().any(|dir| rest.contains(dir));
-        assert!(!is_outside, "a directory of the page has no place in the test: {text}");
-        text.replace(ROOT, self.root.to_str().expect("UTF-8"))
-    }
-}
-
-/// Sees to it that nothing of the page stays, even if an assertion fails: processes, mounts and loop devices
-/// of the test's directory. The mount of weir and its daemon are [`Weir`]'s.
-struct Cleanup {
-    root: PathBuf,
-    mount_point: PathBuf,
-    daemon: u32,
-}
-
-impl Cleanup {
-    fn new(weir: &Weir) -> Cleanup {
-        let root = weir.path().parent().expect("a sandbox").canonicalize().expect("it is there");
-        let mount_point = root.join(weir.path().file_name().expect("a name"));
-        Cleanup { root, mount_point, daemon: weir.daemon().pid() }
-    }
-
-    /// Processes that name a file of the test's directory, by their ids.
-    fn processes(&self) -> Vec<u32> {
-        let root = self.root.to_str().expect("UTF-8");
-        let named = fs::read_dir("/proc").expect("it is mounted").flatten().filter_map(|entry| {
-            let pid = entry.file_name().to_str()?.parse::<u32>().ok()?;
-            // The process may have ended since; the command line of a zombie is empty.
-            let command = fs::read(entry.path().join("cmdline")).ok()?;
-            String::from_utf8_lossy(&command).contains(root).then_some(pid)
-        });
-        named.filter(|pid| *pid != self.daemon).collect()
-    }
-
-    /// Mount points in the test's directory, the latest mount first.
-    fn mount_points(&self) -> Vec<PathBuf> {
-        let table = fs::read_to_string("/proc/self/mountinfo").expect("a mount table");
-        let points = table.lines().rev().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
-        points.filter(|point| point.starts_with(&self.root) && *point != self.mount_point).collect()
-    }
-
-    /// Loop devices of files in the test's directory.
-    fn loop_devices(&self) -> Vec<PathBuf> {
-        let disks = fs::read_dir("/sys/block").expect("sysfs is mounted").flatten();
-        let of_the_test = disks.filter(|disk| {
-            let file = fs::read_to_string(disk.path().join("loop/backing_file")).unwrap_or_default();
-            Path::new(file.trim_end()).starts_with(&self.root)
-        });
-        of_the_test.map(|disk| Path::new("/dev").join(disk.file_name())).collect()
-    }
-
-    /// Fails unless everything ends, by itself and soon.
-    #[track_caller]
-    fn assert_nothing_left(&self) {
-        let begin = Instant::now();
-        loop {
-            let left = (self.processes(), self.mount_points(), self.loop_devices());
-            if left.0.is_empty() && left.1.is_empty() && left.2.is_empty() {
-                return;
-            }
-            assert!(begin.elapsed() < PATIENCE, "processes, mounts and loop devices that stay: {left:?}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-impl Drop for Cleanup {
-    fn drop(&mut self) {
-        for pid in self.processes() {
-            let _ = Command::new("kill").args(["-s", "KILL", &pid.to_string()]).status();
-        }
-        for dir in self.mount_points() {
-            detach(&dir);
-        }
-        for device in self.loop_devices() {
-            let _ = Command::new("losetup").arg("--detach").arg(device).status();
-        }
-    }
-}
 
 /// qemu-io that has an image open, as a virtual machine has its disk.
 struct Guest {
@@ -344,8 +226,11 @@ fn commands_of_the_page_work_and_leave_nothing() {
         return;
     }
     let Some(mut weir) = Weir::start("1GiB", "64MiB") else { return };
-    let cleanup = Cleanup::new(&weir);
-    let mut guide = Guide::new(&cleanup.root);
+    let root = weir.path().parent().expect("a sandbox").canonicalize().expect("it is there");
+    let mount_point = root.join(weir.path().file_name().expect("a name"));
+    let own = OwnMount { mount_point, daemon: weir.daemon().pid() };
+    let cleanup = Cleanup::new(root, Some(own));
+    let mut guide = Guide::new(PAGE, &cleanup.root, &DIRECTORIES);
     let space = Space::new(weir.path());
     discards_of_qemu_free_space(&mut guide, &space);
     copies_share_their_pages(&mut guide, &space);

@@ -6,6 +6,8 @@ mod common;
 mod disk_images;
 mod exports;
 mod git;
+mod guide;
+mod guides;
 mod hostile;
 mod kills;
 mod ledger;
