@@ -1,9 +1,11 @@
-//! `docs/errors.md` has an entry for each error that weir can print, and for nothing else.
+//! `docs/errors.md` has an entry for each error and warning that weir can print, and for nothing else.
 //!
-//! The texts come from the sources: `#[error("...")]` of enums and structs, and `write!` in a `Display` of an error. In the page, a
-//! placeholder is the name of its value in capitals: `{}: not blank: it holds {found}` with `path.display()` is
-//! `PATH: not blank: it holds FOUND`, and of a value without a name `N`. A placeholder without a character between it and a word or another placeholder is `…`: it stands
-//! for an addition that may be empty. A text that is nothing but one placeholder is another error's, and has no entry.
+//! The texts come from the sources: `#[error("...")]` of enums and structs, `write!` in a `Display` of an error, and the messages
+//! of `tracing::error!`, `tracing::warn!` and `ProblemNews`, up to their end or a new line. In the page, a placeholder is the name of its
+//! value in capitals: `{}: not blank: it holds {found}` with `path.display()` is `PATH: not blank: it holds FOUND`, and of a value
+//! without a name `N`. A placeholder without a character between it and a word or another placeholder is `…`: it stands for an addition
+//! that may be empty. An error that is nothing but one placeholder is another error's text, and so is a message without a word of its
+//! own: these have no entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,8 +16,8 @@ use syn::{Attribute, Expr, ExprIf, Ident, Lit, Stmt, Token};
 
 const PAGE: &str = "docs/errors.md";
 
-/// Where the errors are that the commands and the daemon print.
-const SOURCES: [&str; 1] = ["crates"];
+/// Where the errors are that the commands, the daemon and `weir-trace` print.
+const SOURCES: [&str; 2] = ["crates", "trace"];
 
 /// The words of `weir status` for the health of a mount: what a daemon reports, and what a mount without a report is.
 const HEALTH: &str = "crates/status/src/health.rs";
@@ -44,11 +46,31 @@ impl ErrorTexts {
         self.visit_file(&parsed);
     }
 
-    fn add(&mut self, name: &str, template: &Template) {
+    fn add_error(&mut self, name: &str, template: &Template) {
         let place = format!("{} ({}{name})", self.file, self.owner);
-        let texts = template.texts().unwrap_or_else(|problem| panic!("{place}: {problem}"));
+        let pieces = template.pieces().unwrap_or_else(|problem| panic!("{place}: {problem}"));
+        if !matches!(pieces[..], [Piece::Value(_)]) {
+            self.add(&place, &pieces);
+        }
+    }
+
+    /// Adds a message of the log. Its help follows after a new line.
+    fn add_message(&mut self, message: &syn::Macro) {
+        let Ok(mut template) = message.parse_body::<Template>() else { return };
+        template.format.truncate(template.format.find('\n').unwrap_or(template.format.len()));
+        let place = self.file.clone();
+        let pieces = template.pieces().unwrap_or_else(|problem| panic!("{place}: {problem}"));
+        let has_words =
+            |piece: &Piece| matches!(piece, Piece::Text(text) if text.contains(char::is_alphanumeric));
+        if pieces.iter().any(has_words) {
+            self.add(&place, &pieces);
+        }
+    }
+
+    fn add(&mut self, place: &str, pieces: &[Piece]) {
+        let texts = texts(pieces);
         for text in texts {
-            self.texts.entry(text).or_default().push(place.clone());
+            self.texts.entry(text).or_default().push(place.to_owned());
         }
     }
 
@@ -59,7 +81,7 @@ impl ErrorTexts {
             }
             let template: Template =
                 attribute.parse_args().unwrap_or_else(|error| panic!("{}: {name}: {error}", self.file));
-            self.add(name, &template);
+            self.add_error(name, &template);
         }
     }
 }
@@ -93,7 +115,21 @@ impl<'ast> Visit<'ast> for ErrorTexts {
         self.is_display = false;
     }
 
+    fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
+        if let Expr::Path(function) = &*call.func
+            && function.path.segments.first().is_some_and(|segment| segment.ident == "ProblemNews")
+            && let [Expr::Macro(message)] = &call.args.iter().collect::<Vec<_>>()[..]
+        {
+            self.add_message(&message.mac);
+        }
+        visit::visit_expr_call(self, call);
+    }
+
     fn visit_macro(&mut self, invoked: &'ast syn::Macro) {
+        let path: Vec<String> = invoked.path.segments.iter().map(|word| word.ident.to_string()).collect();
+        if path == ["tracing", "error"] || path == ["tracing", "warn"] {
+            self.add_message(invoked);
+        }
         if self.is_display && invoked.path.is_ident("write") {
             let after_formatter = |input: ParseStream<'_>| {
                 input.parse::<Expr>()?;
@@ -102,7 +138,7 @@ impl<'ast> Visit<'ast> for ErrorTexts {
             };
             let template = after_formatter.parse2(invoked.tokens.clone());
             let template = template.unwrap_or_else(|error| panic!("{}: write!: {error}", self.file));
-            self.add("", &template);
+            self.add_error("", &template);
         }
     }
 }
@@ -177,30 +213,32 @@ impl Template {
         }
         Ok(pieces)
     }
+}
 
-    /// What the page says: one text, or several if a value is one of several literals. None for another error's text.
-    fn texts(&self) -> Result<Vec<String>, String> {
-        let pieces = self.pieces()?;
-        if matches!(pieces[..], [Piece::Value(_)]) {
-            return Ok(Vec::new());
-        }
-        let mut texts = vec![String::new()];
-        let mut is_after_value = false;
-        for piece in &pieces {
-            let choices = match piece {
-                Piece::Text(text) => std::slice::from_ref(text),
-                Piece::Value(choices) => choices,
-            };
-            let is_value = matches!(piece, Piece::Value(_));
-            let longer = |before: &String, choice: &String| {
-                let is_addition = is_after_value || before.ends_with(char::is_alphanumeric);
-                if is_value && is_addition { format!("{before}…") } else { format!("{before}{choice}") }
-            };
-            texts = texts.iter().flat_map(|before| choices.iter().map(|next| longer(before, next))).collect();
-            is_after_value = is_value;
-        }
-        Ok(texts)
+/// What the page says: one text, or several if a value is one of several literals.
+fn texts(pieces: &[Piece]) -> Vec<String> {
+    let mut texts = vec![String::new()];
+    let mut is_after_value = false;
+    for piece in pieces {
+        let choices = match piece {
+            Piece::Text(text) => std::slice::from_ref(text),
+            Piece::Value(choices) => choices,
+        };
+        let is_value = matches!(piece, Piece::Value(_));
+        let longer = |before: &String, choice: &String| {
+            let is_addition = is_after_value || before.ends_with(char::is_alphanumeric);
+            if !(is_value && is_addition) {
+                format!("{before}{choice}")
+            } else if before.ends_with('…') {
+                before.clone()
+            } else {
+                format!("{before}…")
+            }
+        };
+        texts = texts.iter().flat_map(|before| choices.iter().map(|next| longer(before, next))).collect();
+        is_after_value = is_value;
     }
+    texts
 }
 
 /// What stands in the page for a value: its name in capitals, literals as they are, and `…` for what a function adds.
@@ -313,6 +351,9 @@ fn entries(page: &str) -> Vec<PageEntry> {
     let mut is_open = false;
     for line in page.lines() {
         let text = line.strip_prefix("#### `").and_then(|rest| rest.strip_suffix('`'));
+        // A text with backquotes stands between two, and blanks.
+        let quoting = text.and_then(|text| text.strip_prefix("` ")?.strip_suffix(" `"));
+        let text = quoting.or(text);
         match (text, entries.last_mut()) {
             (Some(text), Some(entry)) if is_open && entry.body.is_empty() => entry.texts.push(text.into()),
             (Some(text), _) => {
@@ -345,8 +386,10 @@ fn findings(page: &str, errors: &BTreeMap<String, Vec<String>>, health: &BTreeSe
         }
     }
     let missing = errors.iter().filter(|(text, _)| !seen.contains(*text));
-    findings
-        .extend(missing.map(|(text, places)| format!("no entry for {}:\n#### `{text}`", places.join(", "))));
+    let quoted = |text: &str| if text.contains('`') { format!("`` {text} ``") } else { format!("`{text}`") };
+    findings.extend(
+        missing.map(|(text, places)| format!("no entry for {}:\n#### {}", places.join(", "), quoted(text))),
+    );
     let missing = health.iter().filter(|word| !seen.contains(*word));
     findings.extend(missing.map(|word| format!("no entry for the health:\n#### `{word}`")));
     findings
@@ -380,6 +423,7 @@ mod tests {
         assert_eq!(of(r#""{}: {a}{}", path.iter().map(|x| x.y()).join(), more(*n)"#), ["PATH: A…"]);
         assert_eq!(of(r#""{0} are more""#), ["N are more"]);
         assert_eq!(of(r#""damaged{why}; nothing""#), ["damaged…; nothing"]);
+        assert_eq!(of(r#""damaged{a}{b}""#), ["damaged…"]);
         assert_eq!(of(r#""on {}", if *a { "one" } else { "two" }"#), ["on one", "on two"]);
     }
 
@@ -389,6 +433,16 @@ mod tests {
         assert_eq!(of(r#""{source}""#), [] as [&str; 0]);
         assert_eq!(of(r#""{}", about(path, source)"#), [] as [&str; 0]);
         assert_eq!(of(r#""{path}: {source}""#), ["PATH: SOURCE"]);
+    }
+
+    #[test]
+    fn message_with_words_of_its_own_has_a_text() {
+        let of = |statement: &str| texts(&format!("fn f() {{ {statement}; }}"));
+        assert_eq!(of(r#"tracing::warn!("{}: new {what}", a.b.display())"#), ["B: new WHAT"]);
+        assert_eq!(of(r#"tracing::error!("no {what}\n  help: {help}")"#), ["no WHAT"]);
+        assert_eq!(of(r#"tracing::error!("{}: {error}{more}", a.b)"#), [] as [&str; 0]);
+        assert_eq!(of(r#"tracing::info!("all is well")"#), [] as [&str; 0]);
+        assert_eq!(of(r#"news.push(ProblemNews::Error(format!("{why}: read-only")))"#), ["WHY: read-only"]);
     }
 
     #[test]
@@ -417,6 +471,8 @@ mod tests {
         assert_eq!(of(&good.replace("`empty`", "`emptier`")).len(), 2, "one is missing, one has no error");
         assert_eq!(of(&good.replace("**Nothing was changed.** Wait.", "Wait.")).len(), 1);
         assert_eq!(of(&format!("{good}#### `ok`\n**Again.**\n")).len(), 1);
+        let errors = BTreeMap::from([("run `a`".to_owned(), vec![])]);
+        assert_eq!(findings("#### `` run `a` ``\n**Safe.**\n", &errors, &BTreeSet::new()), [] as [&str; 0]);
     }
 
     #[test]
