@@ -3,7 +3,7 @@
 # `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills, `make streams` kills it under files
 # that are streamed, for ten minutes.
 
-.PHONY: clones databases demo footprints library-kills load lost-buffer metrics-test package package-test streams test
+.PHONY: clones databases demo footprints library-kills load lost-buffer metrics-test package package-test site streams test
 
 demo:
 	scripts/demo
@@ -76,3 +76,8 @@ metrics-test:
 RESTORES ?= 20
 lost-buffer:
 	scripts/lost-buffer $(RESTORES)
+
+# The documents as a site with search, the path of its first page on standard output.
+site:
+	@command -v mdbook >/dev/null || cargo install --locked mdbook
+	@scripts/site
