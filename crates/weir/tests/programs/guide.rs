@@ -62,6 +62,9 @@ impl Guide {
         let path = std::env::join_paths(path).expect("no colon in a directory's name");
         let mut shell = Command::new("bash");
         shell.args(["-euo", "pipefail", "-c", &script]).env("PATH", path).stdin(Stdio::null());
+        // Installed, it lies beside weir; cargo leaves it beside this test.
+        let test = std::env::current_exe().expect("this program");
+        shell.env("WEIR_SHIM", test.with_file_name("libweir_shim.so"));
         String::from_utf8_lossy(&succeeds(&mut shell).stdout).into_owned()
     }
 

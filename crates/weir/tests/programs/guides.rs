@@ -85,3 +85,15 @@ fn every_page_with_the_promise_is_run() {
     let promised: BTreeSet<String> = pages.filter(promises).map(named).collect();
     assert_eq!(promised, PAGES.iter().map(|(name, ..)| (*name).to_owned()).collect());
 }
+
+/// A block of another kind would be a command that no test runs, and that does not say so.
+#[test]
+fn commands_are_run_or_have_a_prompt() {
+    for (name, page, _) in PAGES {
+        for block in page.split("```").skip(1).step_by(2) {
+            let (kind, commands) = block.split_once('\n').expect("a block has lines");
+            let has_prompts = commands.lines().all(|line| line.starts_with("# "));
+            assert!(kind == "sh" || (kind == "console" && has_prompts), "{name}: {block}");
+        }
+    }
+}
