@@ -16,6 +16,8 @@ mod nfs;
 mod page_ledger;
 mod podman;
 mod postgres;
+mod power_loss;
+mod powered_disk;
 mod redis;
 mod rocksdb;
 mod sqlite;

@@ -4,7 +4,7 @@
 use crate::common::succeeds;
 use crate::kills::{PATIENCE, Server, have, kills, random};
 use crate::ledger::{Ledger, whole};
-use crate::weir::Weir;
+use crate::weir::{Weir, mark_for_atomic_writes};
 use device::SeededRng;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -19,7 +19,7 @@ const CLIENTS: usize = 3;
 /// How InnoDB writes its files.
 const FLUSH_METHODS: [&str; 3] = ["O_DIRECT", "fsync", "O_DSYNC"];
 
-const SCHEMA: &str = "CREATE DATABASE test; USE test;
+pub(crate) const SCHEMA: &str = "CREATE DATABASE test; USE test;
     CREATE TABLE left_half (id BIGINT PRIMARY KEY, body TEXT); CREATE TABLE right_half (id BIGINT PRIMARY KEY);
     CREATE TABLE scattered (id INT PRIMARY KEY, n INT NOT NULL, body TEXT);
     INSERT INTO scattered SELECT seq, 0, repeat('x', 400) FROM seq_1_to_20000";
@@ -28,15 +28,17 @@ const SCHEMA: &str = "CREATE DATABASE test; USE test;
 const SCATTER: &str = "UPDATE test.scattered SET n = n + 1 ORDER BY rand() LIMIT 200;";
 
 /// A server whose data lie on the mount; its socket and log beside it.
-struct MariaDb {
+pub(crate) struct MariaDb {
     data: PathBuf,
     beside: PathBuf,
 }
 
 impl MariaDb {
-    fn create(weir: &Weir) -> MariaDb {
-        let server = MariaDb { data: weir.path().join("data"), beside: weir.beside("mariadb") };
-        fs::create_dir(&server.beside).expect("a directory");
+    /// A server whose data lie in the new directory `data`, in files that are marked for atomic writes.
+    pub(crate) fn create(data: &Path, beside: &Path) -> MariaDb {
+        let server = MariaDb { data: data.to_owned(), beside: beside.to_owned() };
+        [data, beside].iter().for_each(|directory| fs::create_dir(directory).expect("a directory"));
+        mark_for_atomic_writes(data, "16384");
         let mut install = Command::new("mariadb-install-db");
         install.args([
             "--no-defaults",
@@ -57,8 +59,14 @@ impl MariaDb {
     }
 
     /// Starts the server with a random setting. All of them must be safe on weir.
-    fn start(&self, random: &mut SeededRng) -> (Server, &'static str) {
+    fn start(&self, random: &mut SeededRng) -> (Server, String) {
         let method = FLUSH_METHODS[random.below(FLUSH_METHODS.len() as u64) as usize];
+        let doublewrite = ["ON", "OFF"][random.below(2) as usize];
+        (self.start_with(method, doublewrite), format!("{method}, doublewrite {doublewrite}"))
+    }
+
+    /// Starts the server with these values of `innodb_flush_method` and `innodb_doublewrite`.
+    pub(crate) fn start_with(&self, method: &str, doublewrite: &str) -> Server {
         let log = File::options().create(true).append(true).open(self.beside.join("log")).expect("a log");
         let mut command = Command::new("mariadbd");
         command.args(["--no-defaults", "--user=root", "--skip-networking", "--server-id=1"]);
@@ -67,16 +75,20 @@ impl MariaDb {
         command.args(["--log-bin=db-bin", "--sync-binlog=1", &format!("--innodb-flush-method={method}")]);
         // With these sizes, checkpoints run all the time.
         command.args(["--innodb-buffer-pool-size=8M", "--innodb-log-file-size=4M"]);
-        let server = Server::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log));
-        (server, method)
+        command.arg(format!("--innodb-doublewrite={doublewrite}"));
+        Server::start(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log))
     }
 
     /// Starts the server, and waits until it answers.
-    fn start_ready(&self, random: &mut SeededRng) -> (Server, &'static str) {
-        let (mut server, method) = self.start(random);
+    fn start_ready(&self, random: &mut SeededRng) -> (Server, String) {
+        let (mut server, settings) = self.start(random);
+        self.wait_until_ready(&mut server);
+        (server, settings)
+    }
+
+    pub(crate) fn wait_until_ready(&self, server: &mut Server) {
         let ready = || self.client().args(["-e", "SELECT 1"]).output().expect("it starts").status.success();
         assert!(server.wait_until(ready), "{}", self.log());
-        (server, method)
     }
 
     fn log(&self) -> String {
@@ -93,7 +105,7 @@ impl MariaDb {
     }
 
     #[track_caller]
-    fn query(&self, sql: &str) -> String {
+    pub(crate) fn query(&self, sql: &str) -> String {
         let output = succeeds(self.client().args(["-e", sql]));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
@@ -104,7 +116,7 @@ impl MariaDb {
     }
 
     /// Verifies the data of a recovered server.
-    fn verify(&self, ledger: &Ledger, when: &str) {
+    pub(crate) fn verify(&self, ledger: &Ledger, when: &str) {
         let found = whole(&self.ids("left_half"), &self.ids("right_half"), when);
         ledger.verify(&found, when);
         let damaged =
@@ -117,7 +129,7 @@ impl MariaDb {
     }
 
     /// Stops the server in order, and reads every page of the tables.
-    fn stop_and_check(&self, mut server: Server) {
+    pub(crate) fn stop_and_check(&self, mut server: Server) {
         server.signal("TERM");
         server.wait("MariaDB, told to stop");
         for table in ["left_half", "right_half", "scattered"] {
@@ -170,8 +182,14 @@ fn keep_ledger(server: &MariaDb, ledger: &Ledger) {
     }
 }
 
-/// Runs all clients, and kills the daemon after the time `after`, and then the server.
-fn load_until_killed(weir: &mut Weir, mariadb: &MariaDb, server: &Server, ledger: &Ledger, after: Duration) {
+/// Runs all clients, and calls `kill` after the time `after`, and then kills the server.
+pub(crate) fn load_until_killed(
+    mariadb: &MariaDb,
+    server: &Server,
+    ledger: &Ledger,
+    after: Duration,
+    kill: impl FnOnce(),
+) {
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| keep_ledger(mariadb, ledger));
@@ -181,7 +199,7 @@ fn load_until_killed(weir: &mut Weir, mariadb: &MariaDb, server: &Server, ledger
             while session.run(SCATTER) {}
         });
         std::thread::sleep(after);
-        weir.kill();
+        kill();
         server.signal("KILL");
     });
 }
@@ -193,14 +211,14 @@ fn mariadb_loses_no_acknowledged_transaction_when_the_daemon_is_killed() {
     if !have(&programs.map(Path::new)) {
         return;
     }
-    let Some(mut weir) = Weir::start("2GiB", "32MiB") else { return };
-    let mariadb = MariaDb::create(&weir);
+    let Some(mut weir) = Weir::start_with("2GiB", "32MiB", &["--atomic-writes"]) else { return };
+    let mariadb = MariaDb::create(&weir.path().join("data"), &weir.beside("mariadb"));
     let ledger = Ledger::create(&weir.beside("ledger"));
     let (mut server, mut method) = mariadb.start_ready(&mut random);
     mariadb.query(SCHEMA);
     for kill in 1..=kills() {
         let after = Duration::from_millis(200 + random.below(2500));
-        load_until_killed(&mut weir, &mariadb, &server, &ledger, after);
+        load_until_killed(&mariadb, &server, &ledger, after, || weir.kill());
         server.wait("MariaDB, whose disk is gone,");
         if random.below(4) == 0 {
             // The next kill hits MariaDB's own recovery, or its end.

@@ -4,14 +4,14 @@
 use crate::common::succeeds;
 use crate::kills::{PATIENCE, STREAMS, Server, have, kills, random};
 use crate::ledger::{Ledger, whole};
-use crate::weir::{Weir, tested_policy};
+use crate::weir::{Weir, mark_for_atomic_writes};
 use device::SeededRng;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ const CLIENTS: usize = 3;
 /// How WAL gets to the disk: each one that Linux has.
 const WAL_SYNC_METHODS: [&str; 4] = ["fdatasync", "fsync", "open_datasync", "open_sync"];
 
-const SCHEMA: &str = "CREATE EXTENSION amcheck;
+pub(crate) const SCHEMA: &str = "CREATE EXTENSION amcheck;
     CREATE TABLE left_half (id bigint PRIMARY KEY, body text); CREATE TABLE right_half (id bigint PRIMARY KEY)";
 
 /// pgbench's own invariant: each transaction moves the same sum in all four tables.
@@ -30,8 +30,8 @@ const SUMS: &str =
     AND (SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT sum(bbalance) FROM pgbench_branches)
     AND (SELECT coalesce(sum(delta), 0) FROM pgbench_history) = (SELECT sum(bbalance) FROM pgbench_branches)";
 
-/// A cluster on the mount; its socket and logs beside it.
-struct Cluster {
+/// A cluster, mostly on the mount; its socket and logs beside it.
+pub(crate) struct Cluster {
     programs: PathBuf,
     user: (u32, u32),
     data: PathBuf,
@@ -39,15 +39,24 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// `None` if PostgreSQL is not there.
+    /// A cluster on the mount, in files that are marked for atomic writes. `None` if PostgreSQL is not there.
     fn create(weir: &Weir) -> Option<Cluster> {
+        let cluster = Cluster::prepare(&weir.path().join("data"), &weir.beside("postgres"))?;
+        mark_for_atomic_writes(&cluster.data, "8192");
+        cluster.initialize();
+        Some(cluster)
+    }
+
+    /// A cluster that [`initialize`](Cluster::initialize) will make in the new directory `data`. `None` if PostgreSQL is not
+    /// there.
+    pub(crate) fn prepare(data: &Path, beside: &Path) -> Option<Cluster> {
         let programs = programs()?;
         let id = |of| -> u32 {
             let said = succeeds(Command::new("id").args([of, "postgres"])).stdout;
             String::from_utf8_lossy(&said).trim().parse().expect("a number")
         };
         let user = (id("-u"), id("-g"));
-        let (data, beside) = (weir.path().join("data"), weir.beside("postgres"));
+        let (data, beside) = (data.to_owned(), beside.to_owned());
         // Only the sandbox's own user may enter its directory.
         let sandbox = beside.parent().expect("a sandbox");
         fs::set_permissions(sandbox, fs::Permissions::from_mode(0o755)).expect("permissions");
@@ -55,15 +64,18 @@ impl Cluster {
             fs::create_dir(directory).expect("a directory");
             chown(directory, Some(user.0), Some(user.1)).expect("an owner");
         }
-        let cluster = Cluster { programs, user, data, beside };
-        let mut initdb = cluster.program("initdb");
+        Some(Cluster { programs, user, data, beside })
+    }
+
+    /// Makes the cluster in its empty directory.
+    pub(crate) fn initialize(&self) {
+        let mut initdb = self.program("initdb");
         initdb.args(["--data-checksums", "--username=postgres", "--auth=trust", "--pgdata"]);
-        succeeds(initdb.arg(&cluster.data));
-        Some(cluster)
+        succeeds(initdb.arg(&self.data));
     }
 
     /// A program of PostgreSQL, as its user, talking to the cluster's server.
-    fn program(&self, name: &str) -> Command {
+    pub(crate) fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
         command.uid(self.user.0).gid(self.user.1).current_dir("/");
         command.env("PGHOST", &self.beside).env("PGUSER", "postgres").env("PGDATABASE", "postgres");
@@ -74,8 +86,12 @@ impl Cluster {
     /// Starts the server with random settings. All of them must be safe on weir.
     fn start(&self, random: &mut SeededRng) -> (Server, String) {
         let sync = WAL_SYNC_METHODS[random.below(WAL_SYNC_METHODS.len() as u64) as usize];
-        // Under a policy half a page may reach the store.
-        let pages = if tested_policy().is_some() { "on" } else { ["on", "off"][random.below(2) as usize] };
+        let pages = ["on", "off"][random.below(2) as usize];
+        (self.start_with(sync, pages), format!("wal_sync_method {sync}, full_page_writes {pages}"))
+    }
+
+    /// Starts the server with these values of `wal_sync_method` and `full_page_writes`.
+    pub(crate) fn start_with(&self, sync: &str, pages: &str) -> Server {
         let log = File::options().create(true).append(true).open(self.beside.join("log")).expect("a log");
         let mut server = self.program("postgres");
         server.arg("-D").arg(&self.data).arg("-k").arg(&self.beside);
@@ -92,11 +108,10 @@ impl Cluster {
         settings.iter().for_each(|setting| {
             server.args(["-c", setting]);
         });
-        let server = Server::start(server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log));
-        (server, format!("wal_sync_method {sync}, full_page_writes {pages}"))
+        Server::start(server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log))
     }
 
-    fn wait_until_ready(&self, server: &mut Server) -> bool {
+    pub(crate) fn wait_until_ready(&self, server: &mut Server) -> bool {
         let ready = || {
             self.program("pg_isready").stdout(Stdio::null()).status().expect("pg_isready starts").success()
         };
@@ -104,7 +119,7 @@ impl Cluster {
     }
 
     #[track_caller]
-    fn query(&self, sql: &str) -> String {
+    pub(crate) fn query(&self, sql: &str) -> String {
         let output =
             succeeds(self.program("psql").args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-c", sql]));
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
@@ -116,7 +131,7 @@ impl Cluster {
     }
 
     /// Verifies the data of a recovered server.
-    fn verify(&self, ledger: &Ledger, when: &str) {
+    pub(crate) fn verify(&self, ledger: &Ledger, when: &str) {
         let found = whole(&self.ids("left_half"), &self.ids("right_half"), when);
         ledger.verify(&found, when);
         let damaged =
@@ -127,13 +142,13 @@ impl Cluster {
     }
 
     /// Stops the server in order, and reads every page.
-    fn stop_and_check(&self, mut server: Server) {
+    pub(crate) fn stop_and_check(&self, mut server: Server) {
         server.signal("INT");
         server.wait("PostgreSQL, told to stop");
         succeeds(self.program("pg_checksums").arg("--check").arg(&self.data));
     }
 
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.beside.join("log")).expect("a log")
     }
 }
@@ -183,8 +198,8 @@ fn keep_ledger(cluster: &Cluster, ledger: &Ledger) {
     }
 }
 
-/// Runs all clients against a server, and kills the daemon after the time `after`.
-fn load_until_killed(weir: &mut Weir, cluster: &Cluster, ledger: &Ledger, after: Duration) {
+/// Runs all clients against a server, and calls `kill` after the time `after`.
+pub(crate) fn load_until_killed(cluster: &Cluster, ledger: &Ledger, after: Duration, kill: impl FnOnce()) {
     let log =
         File::options().create(true).append(true).open(cluster.beside.join("pgbench.log")).expect("a log");
     let errors = log.try_clone().expect("the same log");
@@ -196,7 +211,7 @@ fn load_until_killed(weir: &mut Weir, cluster: &Cluster, ledger: &Ledger, after:
             scope.spawn(|| keep_ledger(cluster, ledger));
         }
         std::thread::sleep(after);
-        weir.kill();
+        kill();
         // Some backends have failed already. Backends that only read from memory would continue.
         pgbench.signal("KILL");
         stop_at_once(cluster);
@@ -217,12 +232,12 @@ fn stop_at_once(cluster: &Cluster) {
 
 #[test]
 fn postgresql_loses_no_acknowledged_transaction_when_the_daemon_is_killed() {
-    loses_nothing(&["--allow-other"]);
+    loses_nothing(&["--allow-other", "--atomic-writes"]);
 }
 
 #[test]
 fn postgresql_loses_none_where_whole_pages_pass_the_log_by() {
-    loses_nothing(&["--allow-other", STREAMS[0], STREAMS[1], STREAMS[2], STREAMS[3]]);
+    loses_nothing(&["--allow-other", "--atomic-writes", STREAMS[0], STREAMS[1], STREAMS[2], STREAMS[3]]);
 }
 
 fn loses_nothing(options: &'static [&'static str]) {
@@ -236,7 +251,7 @@ fn loses_nothing(options: &'static [&'static str]) {
     succeeds(cluster.program("pgbench").args(["--initialize", "--quiet", "--scale", "2"]));
     for kill in 1..=kills() {
         let after = Duration::from_millis(200 + random.below(2500));
-        load_until_killed(&mut weir, &cluster, &ledger, after);
+        load_until_killed(&cluster, &ledger, after, || weir.kill());
         server.wait("PostgreSQL, whose disk is gone,");
         if random.below(4) == 0 {
             // The next kill hits PostgreSQL's own recovery, or its end.
@@ -270,7 +285,9 @@ fn loses_nothing(options: &'static [&'static str]) {
 #[test]
 fn postgresql_starts_again_where_it_was_after_an_unmount() {
     let (_, mut random) = random();
-    let Some(mut weir) = Weir::start_with("2GiB", "32MiB", &["--allow-other"]) else { return };
+    let Some(mut weir) = Weir::start_with("2GiB", "32MiB", &["--allow-other", "--atomic-writes"]) else {
+        return;
+    };
     let Some(cluster) = Cluster::create(&weir) else { return };
     let (mut server, _) = cluster.start(&mut random);
     assert!(cluster.wait_until_ready(&mut server), "{}", cluster.log());

@@ -1,6 +1,7 @@
 //! A store in a temporary directory with its mount, both gone when dropped.
 
 use crate::common::{Mounted, Sandbox, TmpfsMount, VOLATILE, can_mount, is_mounted, succeeds, weir};
+use rustix::fs::{XattrFlags, setxattr};
 use rustix::mount::UnmountFlags;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -157,6 +158,12 @@ impl Weir {
         daemon.wait().expect("a child of ours");
         take_away(&self.path());
     }
+}
+
+/// Marks a new directory, and so all that will be made in it, for atomic writes of pages of this size.
+pub(crate) fn mark_for_atomic_writes(directory: &Path, page_bytes: &str) {
+    let marked = setxattr(directory, "user.weir.atomic", page_bytes.as_bytes(), XattrFlags::empty());
+    marked.expect("the mount takes marks");
 }
 
 /// Unmounts the mount of a killed daemon, if it had mounted.
