@@ -104,6 +104,10 @@ impl Cluster {
             "min_wal_size=32MB",
             "shared_buffers=16MB",
             "checkpoint_timeout=30s",
+            // The kernel writes each page to the disk at once, and not only with the next sync.
+            "backend_flush_after=8kB",
+            "bgwriter_flush_after=8kB",
+            "checkpoint_flush_after=8kB",
         ];
         settings.iter().for_each(|setting| {
             server.args(["-c", setting]);
@@ -163,7 +167,7 @@ fn programs() -> Option<PathBuf> {
 }
 
 /// Commits transactions of two rows until the server is gone. An id is acknowledged once COMMIT has returned.
-fn keep_ledger(cluster: &Cluster, ledger: &Ledger) {
+fn keep_ledger(cluster: &Cluster, ledger: &Ledger, pause: Duration) {
     // The program would buffer output to a pipe.
     let mut command = Command::new("stdbuf");
     command.arg("-oL").arg(cluster.programs.join("psql")).args([
@@ -195,20 +199,43 @@ fn keep_ledger(cluster: &Cluster, ledger: &Ledger) {
         }
         assert_eq!(line.trim(), id.to_string(), "psql echoes what was committed");
         ledger.acknowledge(id);
+        std::thread::sleep(pause);
     }
 }
 
+/// How often the clients sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LoadSyncs {
+    /// With each transaction.
+    All,
+    /// Some twenty times a second, so that many pages are written between two syncs.
+    Few,
+}
+
 /// Runs all clients against a server, and calls `kill` after the time `after`.
-pub(crate) fn load_until_killed(cluster: &Cluster, ledger: &Ledger, after: Duration, kill: impl FnOnce()) {
+pub(crate) fn load_until_killed(
+    cluster: &Cluster,
+    ledger: &Ledger,
+    syncs: LoadSyncs,
+    after: Duration,
+    kill: impl FnOnce(),
+) {
     let log =
         File::options().create(true).append(true).open(cluster.beside.join("pgbench.log")).expect("a log");
     let errors = log.try_clone().expect("the same log");
     let mut pgbench = cluster.program("pgbench");
     pgbench.args(["--no-vacuum", "-c", "4", "-j", "2", "-T", "600"]);
+    let (clients, pause) = match syncs {
+        LoadSyncs::All => (CLIENTS, Duration::ZERO),
+        LoadSyncs::Few => (1, Duration::from_millis(50)),
+    };
+    if syncs == LoadSyncs::Few {
+        pgbench.env("PGOPTIONS", "-c synchronous_commit=off");
+    }
     let mut pgbench = Server::start(pgbench.stdin(Stdio::null()).stdout(log).stderr(errors));
     std::thread::scope(|scope| {
-        for _ in 0..CLIENTS {
-            scope.spawn(|| keep_ledger(cluster, ledger));
+        for _ in 0..clients {
+            scope.spawn(|| keep_ledger(cluster, ledger, pause));
         }
         std::thread::sleep(after);
         kill();
@@ -251,7 +278,7 @@ fn loses_nothing(options: &'static [&'static str]) {
     succeeds(cluster.program("pgbench").args(["--initialize", "--quiet", "--scale", "2"]));
     for kill in 1..=kills() {
         let after = Duration::from_millis(200 + random.below(2500));
-        load_until_killed(&cluster, &ledger, after, || weir.kill());
+        load_until_killed(&cluster, &ledger, LoadSyncs::All, after, || weir.kill());
         server.wait("PostgreSQL, whose disk is gone,");
         if random.below(4) == 0 {
             // The next kill hits PostgreSQL's own recovery, or its end.
