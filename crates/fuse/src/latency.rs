@@ -1,4 +1,5 @@
-//! Latencies of requests, from arrival to reply, by kind and by class; and a counter of requests.
+//! Latencies of requests, from arrival to reply, and the bytes of reads and writes, by kind and by class; and a counter of
+//! requests.
 
 use hdrhistogram::Histogram;
 use request::{RequestClass, RequestKind};
@@ -18,6 +19,8 @@ const CLASSES: [RequestClass; 2] = [RequestClass::Critical, RequestClass::Backgr
 pub struct LatencySummary {
     /// How many requests were answered.
     pub count: u64,
+    /// Bytes that these requests read or wrote. Requests that failed have none.
+    pub bytes: u64,
     /// Half of them took at most this long.
     pub p50: Duration,
     /// 99 in 100.
@@ -44,13 +47,26 @@ const BUCKET_NANOS_MIN: u64 = 250;
 /// The ratio of two buckets' upper ends: the fourth root of two.
 const BUCKET_GROWTH: f64 = 1.189_207_115;
 
-/// A histogram with a mutex of its own, held for some tens of nanoseconds.
-type SharedHistogram = Mutex<Histogram<u64>>;
+/// The requests that were answered.
+struct AnsweredRequests {
+    latencies: Histogram<u64>,
+    bytes: u64,
+}
 
-/// A histogram for each kind of request, and for some kinds one for each class.
+impl AnsweredRequests {
+    fn add(&mut self, nanos: u64, bytes: u64) {
+        self.latencies.saturating_record(nanos);
+        self.bytes += bytes;
+    }
+}
+
+/// Requests with a mutex of their own, held for some tens of nanoseconds.
+type SharedRequests = Mutex<AnsweredRequests>;
+
+/// The latencies and the bytes of each kind of request, and for some kinds those of each class.
 pub struct RequestLatencies {
-    kinds: [SharedHistogram; RequestKind::ALL.len()],
-    classed: [[SharedHistogram; CLASSES.len()]; CLASSED_KINDS.len()],
+    kinds: [SharedRequests; RequestKind::ALL.len()],
+    classed: [[SharedRequests; CLASSES.len()]; CLASSED_KINDS.len()],
 }
 
 impl Default for RequestLatencies {
@@ -74,37 +90,39 @@ impl RequestLatencies {
         Some(summary(&self.classed(kind)?[class as usize]))
     }
 
-    fn classed(&self, kind: RequestKind) -> Option<&[SharedHistogram; CLASSES.len()]> {
+    fn classed(&self, kind: RequestKind) -> Option<&[SharedRequests; CLASSES.len()]> {
         let number = CLASSED_KINDS.iter().position(|&classed| classed == kind)?;
         Some(&self.classed[number])
     }
 
-    fn record(&self, kind: RequestKind, class: Option<RequestClass>, took: Duration) {
+    fn record(&self, kind: RequestKind, class: Option<RequestClass>, took: Duration, bytes: u64) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        lock(&self.kinds[kind as usize]).saturating_record(nanos);
+        lock(&self.kinds[kind as usize]).add(nanos, bytes);
         if let Some(class) = class
             && let Some(classed) = self.classed(kind)
         {
-            lock(&classed[class as usize]).saturating_record(nanos);
+            lock(&classed[class as usize]).add(nanos, bytes);
         }
     }
 }
 
-fn lock(histogram: &SharedHistogram) -> MutexGuard<'_, Histogram<u64>> {
+fn lock(requests: &SharedRequests) -> MutexGuard<'_, AnsweredRequests> {
     // Each call leaves the histogram consistent, so a poisoned lock is no reason to fail.
-    histogram.lock().unwrap_or_else(PoisonError::into_inner)
+    requests.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn summary(histogram: &SharedHistogram) -> LatencySummary {
-    let histogram = lock(histogram);
+fn summary(requests: &SharedRequests) -> LatencySummary {
+    let requests = lock(requests);
+    let histogram = &requests.latencies;
     let at = |quantile| Duration::from_nanos(histogram.value_at_quantile(quantile));
     LatencySummary {
         count: histogram.len(),
+        bytes: requests.bytes,
         p50: at(0.5),
         p99: at(0.99),
         p999: at(0.999),
         max: Duration::from_nanos(histogram.max()),
-        buckets: buckets(&histogram),
+        buckets: buckets(histogram),
     }
 }
 
@@ -115,8 +133,10 @@ fn buckets(histogram: &Histogram<u64>) -> Vec<(Duration, u64)> {
     counts.filter(|&(_, count)| count > 0).collect()
 }
 
-fn empty() -> SharedHistogram {
-    Mutex::new(Histogram::new_with_max(LATENCY_MAX_NANOS, DIGITS).expect("the bounds are constants that fit"))
+fn empty() -> SharedRequests {
+    let latencies = Histogram::new_with_max(LATENCY_MAX_NANOS, DIGITS);
+    let latencies = latencies.expect("the bounds are constants that fit");
+    Mutex::new(AnsweredRequests { latencies, bytes: 0 })
 }
 
 /// Measures a request's latency, from its arrival until the timer is dropped, after the reply was sent.
@@ -128,17 +148,23 @@ pub(crate) struct LatencyTimer<L: Deref<Target = RequestLatencies> = Arc<Request
     /// `None` while no rules are in force.
     class: Option<RequestClass>,
     start: Instant,
+    bytes: u64,
 }
 
 impl<L: Deref<Target = RequestLatencies>> LatencyTimer<L> {
     pub(crate) fn start(latencies: L, kind: RequestKind, class: Option<RequestClass>) -> LatencyTimer<L> {
-        LatencyTimer { latencies, kind, class, start: Instant::now() }
+        LatencyTimer { latencies, kind, class, start: Instant::now(), bytes: 0 }
+    }
+
+    /// Notes how many bytes the request read or wrote.
+    pub(crate) fn set_bytes(&mut self, bytes: u64) {
+        self.bytes = bytes;
     }
 }
 
 impl<L: Deref<Target = RequestLatencies>> Drop for LatencyTimer<L> {
     fn drop(&mut self) {
-        self.latencies.record(self.kind, self.class, self.start.elapsed());
+        self.latencies.record(self.kind, self.class, self.start.elapsed(), self.bytes);
     }
 }
 
@@ -196,12 +222,27 @@ mod tests {
     }
 
     #[test]
+    fn bytes_count_for_their_kind_and_class() {
+        let latencies = RequestLatencies::default();
+        for bytes in [4096, 512] {
+            let mut timer =
+                LatencyTimer::start(&latencies, RequestKind::Write, Some(RequestClass::Background));
+            timer.set_bytes(bytes);
+        }
+        let bytes_of_class =
+            |class| latencies.of_class(RequestKind::Write, class).map(|summary| summary.bytes);
+        assert_eq!(latencies.of_kind(RequestKind::Write).bytes, 4608);
+        assert_eq!(latencies.of_kind(RequestKind::Read).bytes, 0);
+        assert_eq!(CLASSES.map(bytes_of_class), [Some(0), Some(4608)]);
+    }
+
+    #[test]
     fn classes_count_only_while_rules_are_in_force() {
         let latencies = RequestLatencies::default();
         let took = Duration::from_micros(5);
-        latencies.record(RequestKind::Read, None, took);
-        latencies.record(RequestKind::Read, Some(RequestClass::Critical), took);
-        latencies.record(RequestKind::Lookup, Some(RequestClass::Critical), took);
+        latencies.record(RequestKind::Read, None, took, 0);
+        latencies.record(RequestKind::Read, Some(RequestClass::Critical), took, 0);
+        latencies.record(RequestKind::Lookup, Some(RequestClass::Critical), took, 0);
         let count = |kind, class| latencies.of_class(kind, class).map(|summary| summary.count);
         assert_eq!(count(RequestKind::Read, RequestClass::Critical), Some(1));
         assert_eq!(count(RequestKind::Read, RequestClass::Background), Some(0));
@@ -217,9 +258,9 @@ mod tests {
     #[test]
     fn the_slowest_request_is_the_maximum_and_not_the_median() {
         let latencies = RequestLatencies::default();
-        (0..99).for_each(|_| latencies.record(RequestKind::Read, None, Duration::from_micros(5)));
-        latencies.record(RequestKind::Read, None, Duration::from_secs(2));
-        latencies.record(RequestKind::Write, None, Duration::from_secs(100_000));
+        (0..99).for_each(|_| latencies.record(RequestKind::Read, None, Duration::from_micros(5), 0));
+        latencies.record(RequestKind::Read, None, Duration::from_secs(2), 0);
+        latencies.record(RequestKind::Write, None, Duration::from_secs(100_000), 0);
         let read = latencies.of_kind(RequestKind::Read);
         assert!(read.p50 < Duration::from_micros(6) && read.max >= Duration::from_secs(2));
         assert!(latencies.of_kind(RequestKind::Write).max >= Duration::from_secs(3_600));
@@ -229,7 +270,7 @@ mod tests {
     fn the_buckets_hold_every_request_and_are_narrow() {
         let latencies = RequestLatencies::default();
         for micros in 1..=1000 {
-            latencies.record(RequestKind::Read, None, Duration::from_micros(micros));
+            latencies.record(RequestKind::Read, None, Duration::from_micros(micros), 0);
         }
         let read = latencies.of_kind(RequestKind::Read);
         assert_eq!(read.buckets.iter().map(|&(_, count)| count).sum::<u64>(), 1000);

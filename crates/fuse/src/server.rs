@@ -347,9 +347,12 @@ impl FuseServer {
         }
         let timer = self.shared_timer();
         let done: FsCompletion<Vec<u8>> = Box::new(move |read| {
-            let _timer = timer;
+            let mut timer = timer;
             match read {
-                Ok(bytes) => reply.bytes(&bytes),
+                Ok(bytes) => {
+                    timer.set_bytes(bytes.len() as u64);
+                    reply.bytes(&bytes);
+                }
                 Err(error) => reply.error(reply_errno(&error)),
             }
         });
@@ -375,9 +378,12 @@ impl FuseServer {
         let server = around_pages.then(|| self.clone());
         let finish = move |done: Result<(), FsError>| {
             let answer = move || {
-                let _timer = timer;
+                let mut timer = timer;
                 match done {
-                    Ok(()) => reply.body(&WriteReply { bytes, padding: 0 }),
+                    Ok(()) => {
+                        timer.set_bytes(bytes.into());
+                        reply.body(&WriteReply { bytes, padding: 0 });
+                    }
                     Err(error) => reply.error(reply_errno(&error)),
                 }
             };

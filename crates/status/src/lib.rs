@@ -431,6 +431,9 @@ pub struct EpochReport {
 pub struct LatencyReport {
     /// Requests answered.
     pub count: u64,
+    /// Bytes that these requests read or wrote; null for kinds other than reads and writes. Reads that the kernel answers
+    /// from its own memory do not reach weir, and are not counted.
+    pub bytes: Option<u64>,
     /// Half of the requests took at most so many microseconds.
     pub p50_us: f64,
     /// 99 of 100 requests took at most so many microseconds.

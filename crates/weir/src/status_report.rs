@@ -81,12 +81,12 @@ impl MountedVolume {
     }
 
     fn latency_report(&self) -> BTreeMap<String, LatencyReport> {
-        let of = |kind| latency_report(&self.latencies.of_kind(kind));
+        let of = |kind| latency_report(kind, &self.latencies.of_kind(kind));
         RequestKind::ALL.iter().map(|&kind| (kind.name().into(), of(kind))).collect()
     }
 
     fn class_latency_report(&self) -> BTreeMap<String, ClassLatencyReport> {
-        let of = |kind, class| Some(latency_report(&self.latencies.of_class(kind, class)?));
+        let of = |kind, class| Some(latency_report(kind, &self.latencies.of_class(kind, class)?));
         let reports = CLASSED_KINDS.iter().filter_map(|&kind| {
             let critical = of(kind, RequestClass::Critical)?;
             let background = of(kind, RequestClass::Background)?;
@@ -269,9 +269,11 @@ fn slowest_calls(disk: &MaxLatency) -> SlowestCallsReport {
     }
 }
 
-fn latency_report(of: &LatencySummary) -> LatencyReport {
+fn latency_report(kind: RequestKind, of: &LatencySummary) -> LatencyReport {
+    let has_bytes = matches!(kind, RequestKind::Read | RequestKind::Write);
     LatencyReport {
         count: of.count,
+        bytes: has_bytes.then_some(of.bytes),
         p50_us: micros(of.p50),
         p99_us: micros(of.p99),
         p999_us: micros(of.p999),
