@@ -382,6 +382,8 @@ pub struct SpaceReport {
     pub reserved_bytes: u64,
     /// Log written since the last checkpoint: a start has to read it.
     pub log_bytes_since_checkpoint: u64,
+    /// The round of cleaning that is under way; null if there is none. Cleaning starts when free segments are few.
+    pub cleaning: Option<CleaningReport>,
     /// Data that some volume refers to, each block counted once. Only with `weir space --exact`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_bytes: Option<u64>,
@@ -392,6 +394,17 @@ pub struct SpaceReport {
     /// The space of each volume. Only with `weir space --exact`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_volume: Option<Vec<VolumeSpaceReport>>,
+}
+
+/// A round of cleaning, which moves live data out of segments that are mostly dead.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CleaningReport {
+    /// Data to move and metadata to look at until the round ends.
+    pub left_bytes: u64,
+    /// The GC debt: the part of `left_bytes` that is owed for data written since the round began. Writes are slowed down until it
+    /// is done.
+    pub debt_bytes: u64,
 }
 
 /// The space of a volume.

@@ -75,7 +75,7 @@ impl GcPacer {
     }
 
     /// The debt, while `left` of the work is left.
-    fn debt(&self, left: u64) -> u64 {
+    pub(crate) fn debt(&self, left: u64) -> u64 {
         (self.charged / (self.gain * self.low)).min(self.work).saturating_sub(self.work_done(left))
     }
 

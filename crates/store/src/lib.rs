@@ -69,7 +69,7 @@ pub use recover::IdentifiedStore;
 pub use scrub::ScrubProgress;
 pub use settings::{COMMIT_INTERVAL_MS_RANGE, DataMode, StoreSettings};
 pub use shared::{PageRead, PageResult, StoredPage};
-pub use space::{RESERVED_BLOCKS_PER_PAGE, ReservationEstimate, StoreSpace};
+pub use space::{CleaningWork, RESERVED_BLOCKS_PER_PAGE, ReservationEstimate, StoreSpace};
 pub use space_account::StoreSpaceAccount;
 pub use space_search::SpaceSearch;
 pub use store::Store;

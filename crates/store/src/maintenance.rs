@@ -17,6 +17,7 @@ use crate::maintenance_plan::{
 use crate::map::ScanPurpose;
 use crate::scrub::{ScrubProgress, StoreScrub};
 use crate::shared::StoreShared;
+use crate::space::CleaningWork;
 use crate::space_search::{SearchStep, SpaceSearch};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::volume_changes;
@@ -233,6 +234,11 @@ impl<'a> StoreMaintenance<'a> {
     /// of metadata in the last batch.
     pub fn reads_since_checkpoint(&self) -> u64 {
         self.shared.progress.length().reads
+    }
+
+    /// The work of the round of cleaning under way; `None` if there is none. Does no I/O.
+    pub fn cleaning_work(&self) -> Option<CleaningWork> {
+        self.shared.map().cleaning_work()
     }
 
     /// Whether cleaning is owed: free space is low and a round may find some, or the round under way is

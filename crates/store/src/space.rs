@@ -38,6 +38,15 @@ pub struct StoreSpace {
     pub kept: u64,
 }
 
+/// The work of a round of cleaning, in blocks to move and map nodes to visit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CleaningWork {
+    /// Work until the end of the round.
+    pub left: u64,
+    /// The part of it that is owed for blocks already written: the GC debt.
+    pub debt: u64,
+}
+
 /// Most changes that are applied together.
 pub(crate) const APPLY_TOGETHER_MAX: usize = 1024;
 
@@ -562,6 +571,13 @@ impl PageMap {
         Some(
             nodes + scan.victims().map(|victim| u64::from(self.nodes.segments.get(victim).live)).sum::<u64>(),
         )
+    }
+
+    /// The work of the round under way; `None` if there is none.
+    pub(crate) fn cleaning_work(&self) -> Option<CleaningWork> {
+        let left = self.cleaning_left()?;
+        let debt = self.reservations.pacer.map_or(0, |pacer| pacer.debt(left));
+        Some(CleaningWork { left, debt })
     }
 
     /// Whether a step of cleaning is owed for what was written.

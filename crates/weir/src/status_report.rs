@@ -13,10 +13,10 @@ use request::{RequestClass, RequestKind};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use weir_status::{
-    BufferBytesReport, BufferLogReport, CacheMemoryReport, ClassLatencyReport, CountersReport, DirtyReport,
-    ErrorCountsReport, HealthReport, InFlightReport, LatencyReport, LsnReport, SettingsReport,
-    SlowestCallsReport, SlowestReport, SpaceReport, StartReport, StatusReport, StoreCountersReport,
-    StoreReadsReport, StuckChangeReport, StuckReport, VolumeSpaceReport,
+    BufferBytesReport, BufferLogReport, CacheMemoryReport, ClassLatencyReport, CleaningReport,
+    CountersReport, DirtyReport, ErrorCountsReport, HealthReport, InFlightReport, LatencyReport, LsnReport,
+    SettingsReport, SlowestCallsReport, SlowestReport, SpaceReport, StartReport, StatusReport,
+    StoreCountersReport, StoreReadsReport, StuckChangeReport, StuckReport, VolumeSpaceReport,
 };
 
 impl MountedVolume {
@@ -212,6 +212,10 @@ impl MountedVolume {
             log_bytes_since_checkpoint: bytes(
                 self.daemon.stack.store.maintenance().blocks_since_checkpoint(),
             ),
+            cleaning: store
+                .maintenance()
+                .cleaning_work()
+                .map(|work| CleaningReport { left_bytes: bytes(work.left), debt_bytes: bytes(work.debt) }),
             data_bytes: None,
             dying_bytes: None,
             by_volume: None,

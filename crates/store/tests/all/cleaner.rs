@@ -63,9 +63,11 @@ fn what_is_owed_is_paid_once_however_many_pay() {
     write(&store, 0..1000, 1);
     write(&store, (0..1000).step_by(2), 2000);
     let clock = SimClock::new();
+    let debt = || store.maintenance().cleaning_work().map(|work| work.debt);
     let pay = || store.maintenance().step(&clock, SpacePressure::WriteBack).expect("a sound disk");
     assert_eq!(pay(), MaintenanceProgress::Idle, "nothing is short");
     assert_eq!(store.maintenance().pages_between_cleaning_checks(), u64::MAX, "and nothing is to be paid");
+    assert_eq!(debt(), None);
     let mut number = 2000;
     while store.maintenance().pages_between_cleaning_checks() == u64::MAX
         || !store.maintenance().cleaning_is_owed()
@@ -79,6 +81,7 @@ fn what_is_owed_is_paid_once_however_many_pay() {
             assert_ne!(pay(), MaintenanceProgress::Idle);
         }
     }
+    assert!(debt().is_some_and(|blocks| blocks > 0), "{:?}", debt());
     let barrier = std::sync::Barrier::new(4);
     let pay_all = || {
         barrier.wait();
@@ -86,6 +89,7 @@ fn what_is_owed_is_paid_once_however_many_pay() {
     };
     std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(pay_all))));
     assert!(!store.maintenance().cleaning_is_owed());
+    assert_eq!(debt(), Some(0));
     let moved = store.counters().pages_cleaned;
     (0..10).for_each(|_| assert_eq!(pay(), MaintenanceProgress::Idle));
     assert_eq!(store.counters().pages_cleaned, moved);
