@@ -428,7 +428,17 @@ pub(crate) struct DirArgs {
 /// * silent: the daemon does not answer, or is stopped;
 ///
 /// * dead: the mount has no daemon.
+///
+/// Then come the directory; the part of reads that did not wait for the store (READ HITS), since the daemon began and in all mounts
+/// of the store; what programs write and read in a second; the dirty data, which is newer than the store, and the age of its oldest
+/// change; when the buffer is full if it goes on filling as it does now (FULL IN); the free space; and the volume. weir measures
+/// the rates for a fifth of a second. `-` stands for a figure without meaning: no reads yet, or a buffer that does not fill.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir status
+  weir status /mnt/db
+  weir status | grep -v ^ok")]
 pub(crate) struct StatusArgs {
     /// The directory on which the store is mounted
     pub(crate) dir: Option<PathBuf>,

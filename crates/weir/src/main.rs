@@ -28,6 +28,7 @@ mod mount_list;
 mod mount_point;
 mod mount_problems;
 mod mount_request;
+mod mount_row;
 mod mounted_volume;
 mod option_values;
 mod pm_qos;

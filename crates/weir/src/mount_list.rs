@@ -1,14 +1,19 @@
 //! The mounts of this machine, and what their daemons say of them: `weir status` without a directory prints a line for each.
 
-use crate::byte_size::ByteSize;
 use crate::error::WeirError;
-use crate::escape_control_chars;
+use crate::mount_row::{self, MountFigures, MountRow};
 use client::WeirMount;
 use serde_json::{Value, json};
 use std::fmt;
+use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 use weir_status::StatusReport;
+
+/// The time over which the list measures rates. The command asks each daemon twice: a daemon that kept rates itself would have
+/// to wake up for that all the time, also while nobody asks. A longer time would give steadier rates, and a slower command.
+const RATE_TIME: Duration = Duration::from_millis(200);
 
 /// A mount, and what its daemon says of it.
 pub(crate) struct ListedMount {
@@ -39,7 +44,8 @@ impl fmt::Display for UnreportedHealth {
 }
 
 impl ListedMount {
-    fn ask(mount: WeirMount) -> ListedMount {
+    /// Asks the daemon of a mount for its report.
+    pub(crate) fn ask(mount: WeirMount) -> ListedMount {
         let report = mount.connect().and_then(|mut daemon| daemon.request("status"));
         let report = report
             .map_err(|_| if mount.is_dead() { UnreportedHealth::Dead } else { UnreportedHealth::Silent });
@@ -77,6 +83,26 @@ impl ListedMount {
         }
     }
 
+    /// The mount in one line. Rates are since the report before.
+    pub(crate) fn row(&self, before: Option<&StatusReport>) -> MountRow {
+        let report = self.report();
+        let store = self.store().display();
+        let volume = match &report {
+            Some(report) => {
+                let restored = if report.damaged_state.is_some() { " (RESTORED)" } else { "" };
+                format!("{} of {store}{restored}", report.volume)
+            }
+            None if self.has_daemon() => format!("a daemon of another version, of {store}"),
+            None => format!("of {store}"),
+        };
+        MountRow {
+            health: self.health(),
+            dir: self.dir().display().to_string(),
+            figures: report.map(|report| MountFigures::of(&report, before)),
+            volume,
+        }
+    }
+
     fn to_json(&self) -> Value {
         match &self.report {
             Ok(report) => report.clone(),
@@ -90,59 +116,52 @@ impl ListedMount {
 
 /// All mounts that this user may control, by their directories.
 pub(crate) fn list() -> Result<Vec<ListedMount>, WeirError> {
-    let mounts = WeirMount::all_of_user()?;
-    // A daemon that does not answer takes some seconds.
-    let mut listed: Vec<ListedMount> = thread::scope(|scope| {
-        let asked: Vec<_> = mounts.into_iter().map(|mount| scope.spawn(|| ListedMount::ask(mount))).collect();
-        asked.into_iter().map(|thread| thread.join().expect("no panic while asking")).collect()
-    });
+    let mut listed = ask_all(ListedMount::ask)?;
     listed.sort_by(|one, other| one.dir().cmp(other.dir()));
     Ok(listed)
 }
 
-/// Prints the list.
+/// The same, in a line each.
+fn rows() -> Result<Vec<MountRow>, WeirError> {
+    let mut rows = ask_all(row_with_rates)?;
+    rows.sort_by(|one, other| one.dir.cmp(&other.dir));
+    Ok(rows)
+}
+
+/// Asks the daemon of a mount twice if it answers.
+fn row_with_rates(mount: WeirMount) -> MountRow {
+    let first = ListedMount::ask(mount);
+    let Some(before) = first.report() else { return first.row(None) };
+    thread::sleep(RATE_TIME);
+    ListedMount::ask(first.mount).row(Some(&before))
+}
+
+/// Asks the daemons of all mounts that this user may control, all at once: a daemon that does not answer takes some seconds.
+fn ask_all<T: Send>(ask: fn(WeirMount) -> T) -> Result<Vec<T>, WeirError> {
+    let mounts = WeirMount::all_of_user()?;
+    Ok(thread::scope(|scope| {
+        let asked: Vec<_> = mounts.into_iter().map(|mount| scope.spawn(move || ask(mount))).collect();
+        asked.into_iter().map(|thread| thread.join().expect("no panic while asking")).collect()
+    }))
+}
+
+/// Prints the list. A script gets lines without a head.
 pub(crate) fn print(as_json: bool) -> Result<(), WeirError> {
-    let listed = list()?;
     if as_json {
-        let all: Vec<Value> = listed.iter().map(ListedMount::to_json).collect();
+        let all: Vec<Value> = list()?.iter().map(ListedMount::to_json).collect();
         println!("{:#}", Value::from(all));
         return Ok(());
     }
-    if listed.is_empty() {
+    let mut lines: Vec<_> = rows()?.iter().map(MountRow::cells).collect();
+    if lines.is_empty() {
         println!("nothing is mounted");
         return Ok(());
     }
-    println!(
-        "{:9}  {:>10}  {:>10}  {:>11}  {:>10}  MOUNT",
-        "HEALTH", "DIRTY", "OLDEST", "BUFFER FREE", "SPACE FREE"
-    );
-    for one in &listed {
-        println!("{}", line(one));
+    if io::stdout().is_terminal() {
+        lines.insert(0, mount_row::HEADS.map(str::to_owned));
+    }
+    for line in mount_row::aligned(&lines) {
+        println!("{line}");
     }
     Ok(())
-}
-
-fn line(one: &ListedMount) -> String {
-    let (dir, store, health) = (one.dir().display(), one.store().display(), one.health());
-    let line = match (one.report(), &one.report) {
-        (Some(report), _) => {
-            let log = &report.buffer_log;
-            let buffer_free = log.free_bytes * 100 / log.bytes.max(1);
-            let restored = if report.damaged_state.is_some() { " (RESTORED)" } else { "" };
-            format!(
-                "{health:9}  {:>10}  {:>8.1} s  {:>10}%  {:>10}  {dir}: volume {} of {store}{restored}",
-                ByteSize(report.dirty.bytes).to_string(),
-                report.dirty.age_ms as f64 / 1000.0,
-                buffer_free,
-                ByteSize(report.space.available_bytes).to_string(),
-                report.volume
-            )
-        }
-        (None, Ok(_)) => {
-            let health = UnreportedHealth::Unknown;
-            format!("{health:9}  {:>47}  {dir}: a daemon of another version, of {store}", "")
-        }
-        (None, Err(_)) => format!("{health:9}  {:>47}  {dir}: of {store}", ""),
-    };
-    escape_control_chars(&line)
 }
