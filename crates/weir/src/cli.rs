@@ -46,6 +46,7 @@ pub(crate) enum WeirCommand {
     #[command(visible_alias = "umount")]
     Unmount(DirArgs),
     Status(StatusArgs),
+    Top(TopArgs),
     Metrics(MetricsArgs),
     Why(WhyArgs),
     /// Make everything written so far durable, in all files
@@ -445,6 +446,27 @@ pub(crate) struct StatusArgs {
     /// Print one JSON object, for scripts
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Watch the mounts on a screen that is refreshed
+///
+/// The table has a row for each mount of yours, or for each of the machine if you are root, as `weir status` prints it. Below stands
+/// what the chosen mount is doing: curves of the last minutes, how full the buffer is, dirty data, what the buffer gets and why,
+/// cleaning, the epoch, the latencies of the last seconds, and the requests that wait or have waited. The arrows choose a mount, `p`
+/// pauses, `?` shows all keys, and `q` quits. weir goes on when a daemon dies or a mount is gone, and shows that in its row.
+///
+/// Scripts want `weir status --json` and `weir metrics`. Exit codes: 0 quit, 1 failed, 2 standard input or output is not a terminal.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  weir top
+  weir top /mnt/db --interval 5")]
+pub(crate) struct TopArgs {
+    /// Watch only the mount on this directory
+    pub(crate) dir: Option<PathBuf>,
+    /// How often to ask the daemons
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) interval: u64,
 }
 
 /// For the shells that complete arguments

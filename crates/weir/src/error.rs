@@ -52,6 +52,10 @@ pub(crate) enum WeirError {
     BadRules { path: PathBuf, first: RuleError, more: usize },
     #[error("{address}: {source}")]
     Listen { address: SocketAddr, source: io::Error },
+    #[error("standard input or output is not a terminal")]
+    NoTerminal,
+    #[error("the screen cannot be shown: {source}")]
+    Screen { source: io::Error },
     #[error("{}: {source}", program.display())]
     Run { program: PathBuf, source: io::Error },
     #[error("--rules: --policy {policy} follows no rules")]
@@ -160,7 +164,7 @@ impl WeirError {
     /// The exit code of the process, which `weir --help` documents.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            WeirError::CannotCheck { .. } => 2,
+            WeirError::CannotCheck { .. } | WeirError::NoTerminal => 2,
             // As of shells, `env` and `nice`.
             WeirError::Run { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
             WeirError::Run { .. } => 126,
@@ -343,6 +347,10 @@ impl WeirError {
             | WeirError::MayNotMount { .. }
             | WeirError::MayNotAllowOther
             | WeirError::MountFailed { .. } => return self.help_about_mounting(),
+            WeirError::NoTerminal => {
+                "scripts want `weir status --json` and `weir metrics`; `weir status` prints a line for each mount".into()
+            }
+            WeirError::Screen { .. } => "`weir status` prints a line for each mount".into(),
             WeirError::Spawn { .. } => "try `weir mount --foreground`".into(),
             WeirError::DaemonDied { .. } => "run it with `--foreground` to see its messages".into(),
             WeirError::NothingMounted => "see what is mounted with `findmnt -t fuse.weir`".into(),

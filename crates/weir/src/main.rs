@@ -46,6 +46,7 @@ mod store_daemon;
 mod store_path;
 mod store_server;
 mod task_sampler;
+mod top;
 mod trace;
 mod unmount;
 mod volume;
@@ -149,6 +150,7 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::Mount(args) => mount::run(&args),
         WeirCommand::Unmount(args) => unmount::run(&args).map(done),
         WeirCommand::Status(args) => status(&args).map(done),
+        WeirCommand::Top(args) => top::run(&args).map(done),
         WeirCommand::Metrics(args) => metrics::run(&args).map(done),
         WeirCommand::Why(args) => why::run(&args).map(done),
         WeirCommand::Sync(args) => sync(&args).map(done),

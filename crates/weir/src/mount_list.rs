@@ -2,7 +2,7 @@
 
 use crate::error::WeirError;
 use crate::mount_row::{self, MountFigures, MountRow};
-use client::WeirMount;
+use client::{ClientError, WeirMount};
 use serde_json::{Value, json};
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -11,8 +11,8 @@ use std::thread;
 use std::time::Duration;
 use weir_status::StatusReport;
 
-/// The time over which the list measures rates. The command asks each daemon twice: a daemon that kept rates itself would have
-/// to wake up for that all the time, also while nobody asks. A longer time would give steadier rates, and a slower command.
+/// The time over which the list measures rates. The command asks each daemon twice, because a daemon that kept rates itself would
+/// wake up for them all the time, also while nobody asks. A longer time would make the rates steadier, and the command slower.
 const RATE_TIME: Duration = Duration::from_millis(200);
 
 /// A mount, and what its daemon says of it.
@@ -47,9 +47,19 @@ impl ListedMount {
     /// Asks the daemon of a mount for its report.
     pub(crate) fn ask(mount: WeirMount) -> ListedMount {
         let report = mount.connect().and_then(|mut daemon| daemon.request("status"));
-        let report = report
-            .map_err(|_| if mount.is_dead() { UnreportedHealth::Dead } else { UnreportedHealth::Silent });
+        let report = report.map_err(|error| match error {
+            ClientError::DaemonGone { .. } => UnreportedHealth::Dead,
+            // The kernel would ask the daemon, and that thread would hang as long as the daemon does.
+            ClientError::DaemonSilent { .. } | ClientError::DaemonStopped { .. } => UnreportedHealth::Silent,
+            _ if mount.is_dead() => UnreportedHealth::Dead,
+            _ => UnreportedHealth::Silent,
+        });
         ListedMount { mount, report }
+    }
+
+    /// The mount.
+    pub(crate) fn mount(&self) -> &WeirMount {
+        &self.mount
     }
 
     /// The store's path, as the mount table has it.
@@ -121,7 +131,7 @@ pub(crate) fn list() -> Result<Vec<ListedMount>, WeirError> {
     Ok(listed)
 }
 
-/// The same, in a line each.
+/// All mounts that this user may control, in a line each, by their directories.
 fn rows() -> Result<Vec<MountRow>, WeirError> {
     let mut rows = ask_all(row_with_rates)?;
     rows.sort_by(|one, other| one.dir.cmp(&other.dir));

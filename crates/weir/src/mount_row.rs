@@ -1,6 +1,6 @@
-//! What an administrator watches of a mount: a line of `weir status` without a directory, and a row of `weir top`.
+//! The figures of a mount that an administrator watches: a line of `weir status` without a directory, and a row of `weir top`.
 //!
-//! Rates need two reports. Their time is that of the daemon, so that a reply that takes long falsifies nothing.
+//! A rate needs two reports. The time between them is by the daemon's clock, so a slow reply does not falsify the rate.
 
 use crate::byte_size::ByteSize;
 use crate::escape_control_chars;
@@ -103,7 +103,7 @@ pub(crate) fn per_second(
 }
 
 /// When the buffer is full if its free space goes on shrinking as between these reports. `None` if it does not shrink.
-fn buffer_full_in(before: &StatusReport, report: &StatusReport) -> Option<Duration> {
+pub(crate) fn buffer_full_in(before: &StatusReport, report: &StatusReport) -> Option<Duration> {
     let seconds = seconds_between(before, report)?;
     let free = report.buffer_log.free_bytes;
     let filled = before.buffer_log.free_bytes.checked_sub(free).filter(|&bytes| bytes > 0)?;
@@ -170,9 +170,10 @@ pub(crate) fn byte_rate(bytes_per_second: f64) -> String {
 pub(crate) fn rounded_time(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     match time.as_secs() {
-        0..60 => format!("{seconds:.1} s"),
-        60..3_600 => format!("{:.0} min", seconds / 60.0),
-        3_600..172_800 => format!("{:.0} h", seconds / 3_600.0),
+        0..10 => format!("{seconds:.1} s"),
+        10..120 => format!("{seconds:.0} s"),
+        120..7_200 => format!("{:.0} min", seconds / 60.0),
+        7_200..172_800 => format!("{:.0} h", seconds / 3_600.0),
         _ => format!("{:.0} days", seconds / 86_400.0),
     }
 }
@@ -283,8 +284,9 @@ mod tests {
     fn times_are_shown_in_one_unit() {
         let shown = [
             (0, "0.0 s"),
-            (59_900, "59.9 s"),
-            (90_000, "2 min"),
+            (9_900, "9.9 s"),
+            (59_900, "60 s"),
+            (150_000, "2 min"),
             (7_200_000, "2 h"),
             (864_000_000, "10 days"),
         ];

@@ -67,7 +67,9 @@ pub(crate) fn print(report: &StatusReport) {
         print_share(share);
     }
     let counters = &report.counters;
-    print_buffer_bytes(&counters.buffer_bytes_by_cause);
+    if let Some((all, parts)) = buffer_bytes(&counters.buffer_bytes_by_cause) {
+        println!("  logged     {}: {parts}", ByteSize(all));
+    }
     if let Some(damaged) = &report.damaged_state {
         println!("  RESTORED   after its buffer was lost; newer files may be in volume {damaged}");
     }
@@ -111,8 +113,8 @@ fn print_policy(SettingsReport { data, policy, rules, .. }: &SettingsReport, len
     }
 }
 
-/// Prints what the buffer got since the mount, the most first.
-fn print_buffer_bytes(bytes: &BufferBytesReport) {
+/// What the buffer got: all of it, and the parts of the causes in words, the largest first. `None` if it got nothing.
+pub(crate) fn buffer_bytes(bytes: &BufferBytesReport) -> Option<(u64, String)> {
     let mut causes = [
         (bytes.synced_pages, "pages of syncs"),
         (bytes.lent_pages, "pages of lent syncs"),
@@ -123,13 +125,13 @@ fn print_buffer_bytes(bytes: &BufferBytesReport) {
     ];
     let all: u64 = causes.iter().map(|(bytes, _)| bytes).sum();
     if all == 0 {
-        return;
+        return None;
     }
     causes.sort_by_key(|&(bytes, _)| Reverse(bytes));
     let shown = causes.iter().filter(|&&(bytes, _)| bytes * 200 >= all);
     let parts: Vec<String> =
         shown.map(|(bytes, cause)| format!("{:.0}% {cause}", *bytes as f64 / all as f64 * 100.0)).collect();
-    println!("  logged     {}: {}", ByteSize(all), parts.join(", "));
+    Some((all, parts.join(", ")))
 }
 
 fn print_slowest(medium: &str, SlowestCallsReport { read, write, flush, .. }: &SlowestCallsReport) {

@@ -39,6 +39,12 @@ fn lines(report: &WaitsReport) -> Vec<String> {
     lines
 }
 
+/// A wait in one line, without the time when it was.
+pub(crate) fn short_line(wait: &WaitReport) -> String {
+    let WaitReport { waited_ms, request, waits_for, .. } = wait;
+    format!("{:>8}  {request} for {}: {}", time(*waited_ms), phrase(waits_for), who(wait))
+}
+
 fn total_line(totals: &WaitTotalsReport) -> String {
     let WaitTotalsReport { waits_for, count, total_ms, longest_ms } = totals;
     format!("{count:>7} {:>10} {:>10}  {}", time(*total_ms), time(*longest_ms), phrase(waits_for))
@@ -47,10 +53,7 @@ fn total_line(totals: &WaitTotalsReport) -> String {
 /// The lines about a wait. `classes_count`: the policy in force gives requests classes.
 fn wait_lines(wait: &WaitReport, classes_count: bool) -> Vec<String> {
     let WaitReport { began_unix_ms, waited_ms, request, class, .. } = wait;
-    let who = match wait.task {
-        Some(task) => thread(task, wait.title.as_deref()),
-        None => "the kernel, or weir itself".into(),
-    };
+    let who = who(wait);
     let mut lines =
         vec![cut_end(&format!("  {}  {:>10}  {request:8}  {who}", utc(*began_unix_ms), time(*waited_ms)))];
     let mut add = |text: &str| lines.push(format!("{:INDENT$}{text}", ""));
@@ -81,6 +84,14 @@ fn wait_lines(wait: &WaitReport, classes_count: bool) -> Vec<String> {
         add(&format!("lent priority, because it held up {who}"));
     }
     lines.iter().map(|line| cut_end(line)).collect()
+}
+
+/// Whose request waits.
+fn who(wait: &WaitReport) -> String {
+    match wait.task {
+        Some(task) => thread(task, wait.title.as_deref()),
+        None => "the kernel, or weir itself".into(),
+    }
 }
 
 fn thread(task: u32, title: Option<&str>) -> String {
@@ -121,7 +132,7 @@ fn cut_end(text: &str) -> String {
 }
 
 /// The end of `text` in so many columns: of a path, the name.
-fn cut_start(text: &str, columns: usize) -> String {
+pub(crate) fn cut_start(text: &str, columns: usize) -> String {
     let count = text.chars().count();
     if count <= columns {
         return text.into();

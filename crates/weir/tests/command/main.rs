@@ -24,6 +24,7 @@ mod rules;
 mod service_manager;
 mod several_mounts;
 mod sparse;
+mod top;
 mod trace;
 mod tune;
 mod vectors;
