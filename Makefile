@@ -20,13 +20,14 @@ load:
 	scripts/install-test-tools fio git pgbench
 	scripts/load $(MINUTES)
 
-# How often `make databases` kills the daemon under each of them, without a policy and with one: make databases KILLS=3
+# How often `make databases` kills the daemon under each of them, without a policy and with one, and cuts the power of simulated
+# disks under two of them. It also shows that ext4 tears pages then: make databases KILLS=3
 KILLS ?= 20
 KILL_DATABASES = WEIR_TESTS_MUST_MOUNT=1 WEIR_TESTS_KILLS=$(KILLS) \
 	cargo test --package weir --test programs -- --nocapture mariadb postgres redis rocksdb sqlite
 databases:
 	scripts/install-test-tools
-	$(KILL_DATABASES)
+	WEIR_TESTS_NULL_CONTROL=1 $(KILL_DATABASES)
 	WEIR_TESTS_POLICY=critical+process+io $(KILL_DATABASES)
 
 # How many clones of how large a volume: make clones COUNT=100 BYTES=268435456. The store lies below $WEIR_TESTS_DIR, or else

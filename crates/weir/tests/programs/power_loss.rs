@@ -1,6 +1,5 @@
 //! Databases without protection against torn pages, on disks that lose what was not flushed when their power fails. In marked files
-//! on weir no page is ever torn. Where pages can be torn, on ext4 and in unmarked files under a policy, the same checks fail, so they
-//! are able to.
+//! on weir no page is ever torn. On ext4, where pages can be torn, the same checks fail, so they are able to.
 
 use crate::common::{Mounted, can_mount, detach, succeeds, weir};
 use crate::kills::{kills, random};
@@ -137,47 +136,50 @@ fn run_postgres(mut machine: Machine, times: u64, random: &mut SeededRng) -> Opt
     Some(machine)
 }
 
+/// Whether to run the tests that take minutes, as `make databases` does.
+fn runs_all() -> bool {
+    std::env::var_os("WEIR_TESTS_NULL_CONTROL").is_some()
+}
+
+/// PostgreSQL in marked files, on a mount with these options.
+fn assert_whole(options: &'static [&'static str]) {
+    if !can_mount() {
+        return;
+    }
+    let (_, mut random) = random();
+    let machine = Machine::start(FileSystem::Weir { options }, &mut random);
+    let Some(machine) = run_postgres(machine, kills(), &mut random) else { return };
+    machine.unmount_and_check();
+}
+
 #[test]
 fn postgresql_needs_no_full_page_writes_in_marked_files() {
-    for options in
-        [&["--allow-other", "--atomic-writes"][..], &["--allow-other", "--atomic-writes", "--policy", "sync"]]
-    {
-        if !can_mount() {
-            return;
-        }
-        let (_, mut random) = random();
-        let machine = Machine::start(FileSystem::Weir { options }, &mut random);
-        let Some(machine) = run_postgres(machine, kills(), &mut random) else { return };
-        machine.unmount_and_check();
+    if runs_all() {
+        assert_whole(&["--allow-other", "--atomic-writes"]);
     }
+}
+
+#[test]
+fn postgresql_needs_none_in_marked_files_under_a_policy() {
+    assert_whole(&["--allow-other", "--atomic-writes", "--policy", "sync"]);
 }
 
 /// Power failures after which the checks must have failed where pages are torn.
 const FAILURES_MAX: u64 = 40;
 
 /// The checks must fail where pages can be torn: without that they would show nothing.
-fn assert_torn(kind: FileSystem) {
-    // Each takes minutes: `make databases` runs them.
-    if !can_mount() || std::env::var_os("WEIR_TESTS_NULL_CONTROL").is_none() {
+#[test]
+fn postgresql_without_full_page_writes_is_damaged_on_ext4() {
+    if !runs_all() || !can_mount() {
         return;
     }
     let (_, mut random) = random();
-    let machine = Machine::start(kind, &mut random);
+    let machine = Machine::start(FileSystem::Ext4, &mut random);
     let ran = catch_unwind(AssertUnwindSafe(|| run_postgres(machine, FAILURES_MAX, &mut random)));
     let Err(failure) = ran else { panic!("no page is torn in {FAILURES_MAX} power failures") };
     let why = failure.downcast_ref::<String>().expect("a failed check says why");
     let is_torn = ["invalid page in block", "page verification failed"].iter().any(|torn| why.contains(torn));
     assert!(is_torn, "the checks failed, but no page is torn: {why}");
-}
-
-#[test]
-fn postgresql_without_full_page_writes_is_damaged_on_ext4() {
-    assert_torn(FileSystem::Ext4);
-}
-
-#[test]
-fn postgresql_without_full_page_writes_is_damaged_in_unmarked_files_under_a_policy() {
-    assert_torn(FileSystem::Weir { options: &["--allow-other", "--policy", "sync"] });
 }
 
 #[test]
