@@ -10,7 +10,7 @@
 
 use crate::arena::Arena;
 use crate::error::FsError;
-use crate::format::{Inode, PAGE_BYTES};
+use crate::format::{Inode, InodeSlot, PAGE_BYTES, ROOT};
 use crate::fs::Fs;
 use crate::types::Ino;
 use crate::xattr::{XattrKey, XattrNamespace};
@@ -31,18 +31,32 @@ pub(crate) const MARK: XattrKey<'static> = XattrKey { space: XattrNamespace::Use
 
 /// The size of pages that a mark's value says; `None` if the value is no size.
 fn page_bytes_in(value: &[u8]) -> Option<u32> {
-    let bytes: u32 = std::str::from_utf8(value).ok()?.parse().ok()?;
-    let range = PAGE_BYTES as u32..=ATOMIC_WRITE_BYTES_MAX as u32;
-    (bytes.is_power_of_two() && range.contains(&bytes)).then_some(bytes)
-}
-
-/// Checks the value that a program sets an attribute to.
-pub(crate) fn check_mark(key: XattrKey<'_>, value: &[u8]) -> Result<(), FsError> {
-    let is_valid = key != MARK || value == ATOMIC_WRITES_OFF || page_bytes_in(value).is_some();
-    if is_valid { Ok(()) } else { Err(FsError::Invalid) }
+    let sizes = (PAGE_BYTES.ilog2()..=ATOMIC_WRITE_BYTES_MAX.ilog2()).map(|log2| 1 << log2);
+    sizes.into_iter().find(|size: &u32| size.to_string().as_bytes() == value)
 }
 
 impl Arena {
+    /// Checks a change of the mark of an inode, whose new value is `None` if it is removed.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] for a value that is no size; [`FsError::Unsupported`] if the root has no mark: nobody would look at this
+    /// one; [`FsError::NotPermitted`] if the root would lose its mark.
+    pub(crate) fn check_mark(&self, slot: InodeSlot, value: Option<&[u8]>) -> Result<(), FsError> {
+        match value {
+            None if slot == ROOT => Err(FsError::NotPermitted),
+            Some(value) if value != ATOMIC_WRITES_OFF && page_bytes_in(value).is_none() => {
+                Err(FsError::Invalid)
+            }
+            Some(_) if slot != ROOT && !self.has_atomic_writes()? => Err(FsError::Unsupported),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether files can be marked: the root has a mark, of whatever value.
+    pub(crate) fn has_atomic_writes(&self) -> Result<bool, FsError> {
+        Ok(self.xattr(&self.inode(ROOT)?, MARK)?.is_some())
+    }
+
     /// The value of an inode's mark, if the inode is marked.
     pub(crate) fn atomic_writes_mark(&self, inode: &Inode) -> Result<Option<Vec<u8>>, FsError> {
         Ok(self.xattr(inode, MARK)?.filter(|value| value != ATOMIC_WRITES_OFF))
@@ -68,8 +82,8 @@ impl Fs {
         if is_within_page || len > ATOMIC_WRITE_BYTES_MAX {
             return origin;
         }
-        // The write itself reports errors.
-        let stays_whole = self.atomic_page_bytes(ino).is_ok_and(|bytes| bytes.is_some());
+        // If the mark cannot be read, the write is logged, too.
+        let stays_whole = !matches!(self.atomic_page_bytes(ino), Ok(None));
         Origin { logs_at_once: origin.logs_at_once || stays_whole, ..origin }
     }
 }

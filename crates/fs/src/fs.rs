@@ -291,13 +291,13 @@ impl Fs {
     /// [`FsError::NoSpace`] if all attributes together would exceed
     /// [`XATTR_LIST_BYTES_MAX`](crate::XATTR_LIST_BYTES_MAX) or
     /// [`XATTRS_BYTES_MAX`](crate::XATTRS_BYTES_MAX); [`FsError::Exists`] and [`FsError::NoXattr`] as `how`
-    /// says; [`FsError::Invalid`] for a malformed ACL and for an unknown value of
-    /// [`ATOMIC_WRITES_MARK`](crate::ATOMIC_WRITES_MARK); and errors of the name or the value.
+    /// says; [`FsError::Invalid`] for a malformed ACL; for [`ATOMIC_WRITES_MARK`](crate::ATOMIC_WRITES_MARK), [`FsError::Invalid`] for
+    /// an unknown value, and [`FsError::Unsupported`] if the root has no mark; and errors of the name or the value.
     pub fn set_xattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattrMode, done: FsCompletion<()>) {
         self.change_xattr(ino, name.to_vec(), XattrChange::Set { value: value.to_vec(), how }, done);
     }
 
-    /// Removes an extended attribute. Works on a full store. Removing an ACL that the file does not have
+    /// Removes an extended attribute, but not the root's [`ATOMIC_WRITES_MARK`](crate::ATOMIC_WRITES_MARK). Works on a full store. Removing an ACL that the file does not have
     /// succeeds.
     pub fn remove_xattr(&self, ino: Ino, name: &[u8], done: FsCompletion<()>) {
         self.change_xattr(ino, name.to_vec(), XattrChange::Remove, done);

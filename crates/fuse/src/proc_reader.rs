@@ -4,9 +4,10 @@
 //! To look a thread up in /proc takes the lock of a directory there. Another program may hold that lock while it waits
 //! for a page of this file system. So a thread that reads requests must not look threads up: the thread here does.
 
-use std::sync::OnceLock;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 type ProcWork = Box<dyn FnOnce() + Send>;
 
@@ -28,5 +29,57 @@ impl ProcReader {
             sender
         });
         let _ = sender.send(Box::new(work));
+    }
+}
+
+/// How long a look may take before another thread looks, too. A look takes some 20 µs.
+const LOOK_TIME_MAX: Duration = Duration::from_millis(100);
+
+/// Finds out whether the task of an unanswered write was killed.
+///
+/// A look at a task in /proc holds the memory of its process for a moment. If the process ends meanwhile, the look is the last
+/// to release the memory, and the kernel has it wait for the process's asynchronous writes (`exit_aio`): these must be
+/// answered without it. So a thread of its own looks. If it does not return, the task has no memory any more, and the look
+/// of another thread holds none.
+#[derive(Default)]
+pub(crate) struct KillDetector {
+    /// The thread that looked last, if it returned.
+    looker: Mutex<Option<Looker>>,
+}
+
+impl KillDetector {
+    /// Whether the task was killed, or is gone. True if that cannot be found out.
+    pub(crate) fn is_killed(&self, task: u32) -> bool {
+        let mut looker = self.looker.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let Some(current) = looker.take().or_else(Looker::start) else { return true };
+            if let Some(is_killed) = current.look(task) {
+                *looker = Some(current);
+                return is_killed;
+            }
+        }
+    }
+}
+
+/// A thread that looks at tasks. It ends after this is dropped, once its look has returned.
+struct Looker {
+    tasks: Sender<u32>,
+    answers: Receiver<bool>,
+}
+
+impl Looker {
+    /// `None` if no thread can be started.
+    fn start() -> Option<Looker> {
+        let (tasks, asked) = channel();
+        let (answer, answers) = channel();
+        let look = move || asked.into_iter().all(|task| answer.send(host::is_killed(task)).is_ok());
+        thread::Builder::new().name("kill-detector".into()).spawn(look).ok()?;
+        Some(Looker { tasks, answers })
+    }
+
+    /// Whether the task was killed; `None` if the look takes too long.
+    fn look(&self, task: u32) -> Option<bool> {
+        self.tasks.send(task).ok()?;
+        self.answers.recv_timeout(LOOK_TIME_MAX).ok()
     }
 }

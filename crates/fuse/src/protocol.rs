@@ -14,5 +14,6 @@ pub(crate) use reply::{
     StatfsReply, WireAttributes, WriteReply, XattrSizeReply,
 };
 pub(crate) use request::{
-    BatchForget, CopyCount, FuseOp, IS_DIRECT_IO, RequestHeader, SetTimeIn, SetattrIn, WRITE_KILLS_PRIVILEGES,
+    BatchForget, CopyCount, FuseOp, IS_DIRECT_IO, IS_WRITE_BACK, RequestHeader, SetTimeIn, SetattrIn,
+    WRITE_KILLS_PRIVILEGES,
 };

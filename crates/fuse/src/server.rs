@@ -23,10 +23,10 @@ use crate::latency::{LatencyTimer, RequestCounter, RequestLatencies};
 use crate::listing::{ListedEntry, ReplySpace, list_dots};
 use crate::page_invalidation::PageInvalidator;
 use crate::privileges::write_dropping_privileges;
-use crate::proc_reader::ProcReader;
+use crate::proc_reader::{KillDetector, ProcReader};
 use crate::protocol::{
-    BatchForget, CopyCount, CopyReply, CreateReply, FuseOp, IS_DIRECT_IO, ListingReply, OpenReply,
-    RequestHeader, SetattrIn, StatfsReply, WRITE_KILLS_PRIVILEGES, WriteReply,
+    BatchForget, CopyCount, CopyReply, CreateReply, FuseOp, IS_DIRECT_IO, IS_WRITE_BACK, ListingReply,
+    OpenReply, RequestHeader, SetattrIn, StatfsReply, WRITE_KILLS_PRIVILEGES, WriteReply,
 };
 use crate::range_flags;
 use crate::request_classes::RequestClasses;
@@ -63,6 +63,7 @@ pub(crate) struct ServerParts {
     asks_to_open: bool,
     pub(crate) page_invalidator: PageInvalidator,
     pub(crate) proc_reader: ProcReader,
+    kill_detector: KillDetector,
     /// How long the kernel may cache names and attributes.
     ttl: Duration,
 }
@@ -95,6 +96,7 @@ impl FuseServer {
             asks_to_open: fs.xattr(Ino::ROOT, ATOMIC_WRITES_MARK).is_ok(),
             page_invalidator: PageInvalidator::default(),
             proc_reader: ProcReader::default(),
+            kill_detector: KillDetector::default(),
             ttl: kernel_cache.ttl(),
         };
         FuseServer { fs: fs.clone(), class: None, parts: Arc::new(parts) }
@@ -155,7 +157,7 @@ impl FuseServer {
             FuseOp::Open { flags } => self.open(node, flags, reply),
             FuseOp::Read { offset, size, flags } => self.read(node, offset, size, flags, reply),
             FuseOp::Write { handle, offset, data, flags, open_flags }
-                if may_be_part_of_page(handle, offset, data) =>
+                if may_be_part_of_page(header.pid, flags, handle, offset.wrapping_add(data.len() as u64)) =>
             {
                 self.write_unless_killed(header.pid, node, (offset, data), flags, open_flags, reply);
             }
@@ -419,8 +421,7 @@ impl FuseServer {
         let server = self.clone();
         let data = data.to_vec();
         self.parts.proc_reader.run(move || {
-            // A task in another pid namespace cannot be looked up.
-            if task != 0 && host::is_killed(task) {
+            if server.parts.kill_detector.is_killed(task) {
                 return reply.error(Errno::INTR);
             }
             server.write(node, (offset, &data), flags, open_flags, reply);
@@ -646,10 +647,12 @@ const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Bytes of the longest name, for `statfs`.
 const NAME_BYTES_MAX: u32 = 255;
 
-/// Whether a write may be the first part of a page that has to stay whole. The handle is the size of the page, or 0: see
-/// [`OpenReply::of_file`].
-fn may_be_part_of_page(handle: u64, offset: u64, data: &[u8]) -> bool {
-    handle != 0 && offset.is_multiple_of(handle) && !(data.len() as u64).is_multiple_of(handle)
+/// Whether a write of a task may be the first part of a page that has to stay whole: it ends within such a page. The handle
+/// is the size of the page, or 0: see [`OpenReply::of_file`].
+///
+/// A write without a task comes from the kernel, or from another pid namespace, whose tasks cannot be looked up.
+fn may_be_part_of_page(task: u32, flags: u32, handle: u64, end: u64) -> bool {
+    task != 0 && flags & IS_WRITE_BACK == 0 && handle != 0 && !end.is_multiple_of(handle)
 }
 
 /// Clips a write to the largest file. POSIX: as much as fits is written; if nothing fits, EFBIG.

@@ -114,7 +114,8 @@ pub fn read_task(id: u32) -> Result<TaskSnapshot, TaskReadError> {
 ///
 /// This may wait for a directory of /proc, whose lock a program holds while it lists the directory into a mapped file.
 /// So a thread that reads requests must not call this. While a request of the task is not yet answered, the call needs
-/// no lock of the memory of the process, and cannot be the last to release that memory.
+/// no lock of the memory of the process. It can be the last to release that memory, if the task did not wait for its request
+/// (libaio) and ends meanwhile: then it waits until all such requests are answered.
 pub fn read_task_origin(id: u32) -> Result<TaskOrigin, TaskReadError> {
     let stat = fs::read(format!("/proc/{id}/stat")).map_err(|error| TaskReadError::of("stat", error))?;
     let stat = TaskStat::parse(&stat).ok_or_else(|| TaskReadError::unexpected("stat"))?;
@@ -128,7 +129,8 @@ pub fn is_task(id: u32) -> bool {
 
 /// Whether a task that made a request is being killed, or is gone: its write may then end in the middle of its bytes.
 ///
-/// False if this user cannot see the task. This may wait, like [`read_task_origin`].
+/// False if this user cannot see the task. A thread that answers requests must not call this: it may wait for a directory of
+/// /proc, like [`read_task_origin`], and for the asynchronous writes of a process that ends meanwhile.
 pub fn is_killed(id: u32) -> bool {
     // For a moment between the signal and its end, a task shows neither. So look twice.
     (0..2).any(|_| match fs::read(format!("/proc/{id}/stat")) {

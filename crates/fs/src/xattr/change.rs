@@ -3,7 +3,7 @@
 use super::{ACCESS_ACL, CAPABILITY, XattrKey, XattrNamespace, records};
 use crate::acl::{PosixAcl, mode_with};
 use crate::arena::{FsTransaction, corrupt};
-use crate::atomic_writes::check_mark;
+use crate::atomic_writes::MARK;
 use crate::error::FsError;
 use crate::format::{ArenaRegion, Inode, InodeSlot};
 use crate::owner_table::OwnerAndMode;
@@ -14,6 +14,16 @@ use crate::types::{FileKind, Ino, SetXattrMode};
 pub(crate) enum XattrChange {
     Set { value: Vec<u8>, how: SetXattrMode },
     Remove,
+}
+
+impl XattrChange {
+    /// The new value; `None` if the attribute is removed.
+    fn value(&self) -> Option<&[u8]> {
+        match self {
+            XattrChange::Set { value, .. } => Some(value),
+            XattrChange::Remove => None,
+        }
+    }
 }
 
 /// The outcome of a change.
@@ -39,8 +49,8 @@ impl FsTransaction<'_> {
             return Ok(XattrOutcome::Grown);
         }
         check_kind(key, kind)?;
-        if let XattrChange::Set { value, .. } = change {
-            check_mark(key, value)?;
+        if key == MARK {
+            self.check_mark(slot, change.value())?;
         }
         let present = self.xattr(&inode, key)?.is_some();
         match change {

@@ -77,6 +77,9 @@ pub(super) mod opcode {
 /// changes.
 pub(crate) const WRITE_KILLS_PRIVILEGES: u32 = 1 << 2;
 
+/// FUSE_WRITE_CACHE, a flag of [`FuseOp::Write`]: the kernel writes a page of its cache back, for no task.
+pub(crate) const IS_WRITE_BACK: u32 = 1 << 0;
+
 /// FUSE_READ_LOCKOWNER and FUSE_WRITE_LOCKOWNER: the request names an owner of locks. The kernel sets this
 /// flag for reads and writes around its page cache (O_DIRECT), and for no others.
 pub(crate) const IS_DIRECT_IO: u32 = 1 << 1;

@@ -66,11 +66,8 @@ fn the_volume_remembers_the_option_and_directories_hand_the_mark_down() {
     mark(&directory.join("below"), "off").expect("a mark");
     fs::write(directory.join("below/unmarked"), b"bytes").expect("a file");
     assert_eq!(mark_of(&directory.join("below/unmarked")), None);
-    // Without the root's mark no mark counts from the next mount on.
-    removexattr(mounted.dir(), MARK).expect("removed");
-    mounted.unmount();
-    let mounted = sandbox.mount();
-    assert!(!mounted.status().atomic_writes);
+    // `rsync -X` removes the attributes that the source does not have.
+    assert_eq!(removexattr(mounted.dir(), MARK), Err(Errno::PERM));
     mounted.unmount();
 }
 
@@ -212,4 +209,96 @@ fn a_page_stays_whole_if_its_writer_is_killed() {
     }
     mounted.unmount();
     source.unmount();
+}
+
+/// In a database of pages of 16 KiB, compressed tables of InnoDB have pages of 8 KiB.
+#[test]
+fn a_page_shorter_than_the_mark_stays_whole_if_its_writer_is_killed() {
+    if !can_mount() || !has_program("python3") {
+        return;
+    }
+    let (sandbox, other) = (Sandbox::formatted(), Sandbox::formatted());
+    let source = other.mount();
+    fs::write(source.path("0"), [2; 8192]).expect("a file");
+    source.unmount();
+    let source = other.mount();
+    let mounted = sandbox.mount_with(&["--atomic-writes"]);
+    mark(mounted.dir(), "16384").expect("a mark");
+    let halves = halves_written_by_killed_writer((&source, "0"), &mounted.path("page"));
+    mounted.unmount();
+    source.unmount();
+    assert_eq!(halves, 0, "halves of the page");
+}
+
+/// What the scripts below begin with.
+const ASYNCHRONOUS: &str = "
+import ctypes, os, random, struct, sys, threading
+SETUP, GETEVENTS, SUBMIT = (206, 208, 209) if os.uname().machine == 'x86_64' else (0, 4, 2)
+libc = ctypes.CDLL(None, use_errno=True)
+target = os.open(sys.argv[1], os.O_WRONLY | os.O_DIRECT)
+memory = ctypes.create_string_buffer(100)
+entry = struct.pack('<QIIHhIQQqQII', 0, 0, 0, 1, 0, target, ctypes.addressof(memory), 100, 0, 0, 0, 0)
+context = ctypes.c_ulong(0)
+";
+
+/// The kernel gives a process one of these contexts back when the memory of the process is gone, after all of its writes.
+const END_AFTER_WRITES: &str = "
+entries = [ctypes.create_string_buffer(entry) for _ in range(64)]
+blocks = (ctypes.c_void_p * 64)(*[ctypes.addressof(one) for one in entries])
+for _ in range(3000):
+    child = os.fork()
+    if child == 0:
+        libc.syscall(SETUP, 64, ctypes.byref(context))
+        libc.syscall(SUBMIT, context, ctypes.c_long(64), blocks)
+        for _ in range(random.randrange(100)):
+            pass
+        os._exit(0)
+    os.waitpid(child, 0)
+print('done', flush=True)
+";
+
+/// Runs a script on a file. Returns its last line, or `None` if it has none after a minute.
+fn run_script(script: &str, file: &Path) -> Option<String> {
+    let mut program = Command::new("python3")
+        .args(["-c", &[ASYNCHRONOUS, script].concat()])
+        .arg(file)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3 starts");
+    let (tell, told) = std::sync::mpsc::channel();
+    let output = program.stdout.take().expect("a pipe");
+    thread::spawn(move || tell.send(BufReader::new(output).lines().map_while(Result::ok).last()));
+    let line = told.recv_timeout(Duration::from_secs(60)).ok().flatten();
+    if line.is_none() {
+        let _ = program.kill();
+    }
+    line
+}
+
+/// Has the kernel fail all requests of a mount, also those that its daemon waits for.
+fn abort(mounted: &Mounted) {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the mounts");
+    let dir = mounted.dir().to_str().expect("a plain name");
+    let line = mounts.lines().find(|line| line.split(' ').nth(4) == Some(dir)).expect("the mount");
+    let number = line.split(' ').nth(2).and_then(|device| device.split(':').nth(1)).expect("a device");
+    let control = Path::new("/sys/fs/fuse/connections");
+    let _ = Command::new("mount").args(["-t", "fusectl", "none"]).arg(control).status();
+    fs::write(control.join(number).join("abort"), b"1").expect("an abort");
+}
+
+#[test]
+fn a_program_that_ends_before_its_writes_stops_no_other() {
+    if !can_mount() || !has_program("python3") {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount_with(&["--atomic-writes"]);
+    mark(mounted.dir(), "8192").expect("a mark");
+    fs::write(mounted.path("file"), [1; 8192]).expect("a file");
+    let line = run_script(END_AFTER_WRITES, &mounted.path("file"));
+    if line.is_none() {
+        abort(&mounted);
+    }
+    assert_eq!(line.as_deref(), Some("done"), "the daemon waits for a write that it has to answer");
+    mounted.unmount();
 }
