@@ -33,7 +33,7 @@ impl ProcReader {
 }
 
 /// How long a look may take before another thread looks, too. A look takes some 20 µs.
-const LOOK_TIME_MAX: Duration = Duration::from_millis(100);
+const LOOK_TIME_MAX: Duration = Duration::from_millis(20);
 
 /// Finds out whether the task of an unanswered write was killed.
 ///
