@@ -23,6 +23,23 @@ const SETTINGS: [&str; 6] = [
     "max_connections=60",
 ];
 const CLIENTS: &str = "16";
+/// How the names of pgbench's logs begin.
+const LATENCY_LOG: &str = "latency";
+
+/// One run of pgbench.
+pub(super) struct PgbenchRun {
+    pub(super) tps: f64,
+    /// The latency of each transaction.
+    pub(super) took_ms: Vec<f64>,
+    pub(super) wal_bytes: f64,
+}
+
+impl PgbenchRun {
+    /// The mean for each transaction of `count` of something.
+    pub(super) fn per_transaction(&self, count: f64) -> f64 {
+        count / (self.took_ms.len() as f64).max(1.0)
+    }
+}
 
 /// A cluster. Its socket and logs are in a directory beside its data.
 pub(super) struct PostgresCluster {
@@ -39,21 +56,27 @@ impl PostgresCluster {
         scale: u32,
         directory: &Path,
     ) -> Result<PostgresCluster, BenchError> {
-        let mount_point = mounted.file.parent().unwrap_or(&mounted.file);
+        PostgresCluster::create_below(mounted.file.parent().unwrap_or(&mounted.file), scale, directory)
+    }
+
+    /// Makes a cluster with pgbench's tables, with its data below `parent`, and its socket and logs below `directory`.
+    pub(super) fn create_below(
+        parent: &Path,
+        scale: u32,
+        directory: &Path,
+    ) -> Result<PostgresCluster, BenchError> {
         let id = |of| -> Result<u32, BenchError> {
             let said = run(&mut command("id", [of, "postgres"]))?;
             said.parse().map_err(|_| BenchError::Missing { program: "postgres" })
         };
         let user = (id("-u")?, id("-g")?);
-        let (data, beside) = (mount_point.join("postgres"), directory.join("postgres"));
+        let (data, beside) = (parent.join("postgres"), directory.join("postgres"));
         let programs = programs().ok_or(BenchError::Missing { program: "postgres" })?;
         for owned in [&data, &beside] {
             create_for(user, owned)?;
         }
-        // The server's user must be able to enter.
-        for entered in [mount_point, directory] {
-            fs::set_permissions(entered, Permissions::from_mode(0o755))
-                .map_err(|error| BenchError::io("cannot open to all", entered, error))?;
+        for entered in [parent, directory] {
+            open_to_all(entered)?;
         }
         let cluster = PostgresCluster { programs, user, data, beside };
         let mut initdb = cluster.program("initdb");
@@ -83,6 +106,40 @@ impl PostgresCluster {
         self.query("CHECKPOINT").map(drop)
     }
 
+    /// Runs pgbench for `seconds` seconds with more `options`.
+    pub(super) fn measure_pgbench(&self, seconds: u64, options: &[&str]) -> Result<PgbenchRun, BenchError> {
+        let wal_before = self.wal_bytes()?;
+        let mut pgbench = self.pgbench(seconds);
+        pgbench.args(options).args(["--log", "--log-prefix"]).arg(self.beside.join(LATENCY_LOG));
+        let said = run_until_stopped(&mut pgbench)?;
+        let wal_bytes = self.wal_bytes()? - wal_before;
+        let took_ms = self.take_latencies()?;
+        Ok(PgbenchRun { tps: tps(&said).unwrap_or(f64::NAN), took_ms, wal_bytes })
+    }
+
+    /// Bytes of WAL that were ever written.
+    fn wal_bytes(&self) -> Result<f64, BenchError> {
+        let position = self.query("SELECT pg_current_wal_insert_lsn() - '0/0'")?;
+        Ok(position.parse().unwrap_or(f64::NAN))
+    }
+
+    /// Reads and removes pgbench's logs, one for each thread: the third word of a line is a latency.
+    fn take_latencies(&self) -> Result<Vec<f64>, BenchError> {
+        let failed = |error| BenchError::io("cannot read", &self.beside, error);
+        let mut took_ms = Vec::new();
+        for entry in fs::read_dir(&self.beside).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if name.starts_with(&format!("{LATENCY_LOG}.")) {
+                let text = fs::read_to_string(&path).map_err(failed)?;
+                let micros = text.lines().filter_map(|line| line.split(' ').nth(2)?.parse::<f64>().ok());
+                took_ms.extend(micros.map(|micros| micros / 1e3));
+                fs::remove_file(&path).map_err(failed)?;
+            }
+        }
+        Ok(took_ms)
+    }
+
     /// The command that runs pgbench for `seconds` seconds.
     pub(super) fn pgbench(&self, seconds: u64) -> Command {
         let mut pgbench = self.program("pgbench");
@@ -105,12 +162,17 @@ impl PostgresCluster {
 
     /// Starts the server. It ends when the result is dropped.
     pub(super) fn start(&self) -> Result<RunningServer, BenchError> {
+        self.start_with(&[])
+    }
+
+    /// Like [`start`](PostgresCluster::start), with `settings` that count more than [`SETTINGS`].
+    pub(super) fn start_with(&self, settings: &[&str]) -> Result<RunningServer, BenchError> {
         let path = self.beside.join("log");
         let log = File::options().create(true).append(true).open(&path);
         let log = log.map_err(|error| BenchError::io("cannot create", &path, error))?;
         let mut postgres = self.program("postgres");
         postgres.arg("-D").arg(&self.data).arg("-k").arg(&self.beside);
-        for setting in SETTINGS {
+        for setting in SETTINGS.iter().chain(settings) {
             postgres.args(["-c", setting]);
         }
         let is_ready = || run(&mut self.program("pg_isready")).is_ok();
@@ -123,6 +185,12 @@ fn create_for(user: (u32, u32), directory: &Path) -> Result<(), BenchError> {
     fs::create_dir(directory)
         .and_then(|()| chown(directory, Some(user.0), Some(user.1)))
         .map_err(|error| BenchError::io("cannot create", directory, error))
+}
+
+/// Lets the server's user enter `directory`.
+pub(super) fn open_to_all(directory: &Path) -> Result<(), BenchError> {
+    fs::set_permissions(directory, Permissions::from_mode(0o755))
+        .map_err(|error| BenchError::io("cannot open to all", directory, error))
 }
 
 /// The rate in pgbench's report.
