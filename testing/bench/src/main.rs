@@ -8,6 +8,7 @@ mod copies;
 mod counters;
 mod cpu_affinity;
 mod criticality;
+mod database;
 mod delta_reads;
 mod dense;
 mod dense_sqlite;
@@ -75,6 +76,8 @@ struct BenchCli {
 enum BenchCommand {
     /// SQLite and small overwrites on weir and on ext4, on one modelled device, as bars. Takes a minute.
     Overview(overview::OverviewArgs),
+    /// PostgreSQL on weir and on ext4, on modelled devices, and on weir without full page writes.
+    Database(database::DatabaseArgs),
     /// Small overwrites of pages that are not in memory, on weir and on ext4, on modelled devices.
     NonblockingWrites(nonblocking_writes::NonblockingWritesArgs),
     /// Small overwrites that go on until write-back limits their rate, on weir and on ext4.
@@ -166,6 +169,7 @@ fn main() -> ExitCode {
 fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
     match experiment {
         BenchCommand::Overview(args) => overview::run_benchmark(args),
+        BenchCommand::Database(args) => database::run_benchmark(args),
         BenchCommand::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         BenchCommand::SteadyWrites(args) => steady_writes::run_benchmark(args),
         BenchCommand::Personalities(args) => personalities::run_benchmark(args),

@@ -182,6 +182,11 @@ impl ReportCell {
         ReportCell::figure(number(spread.median), json!(spread))
     }
 
+    /// The text alone, for a line outside a table.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The cell with another text.
     pub(super) fn shown_as(self, text: impl Into<String>) -> ReportCell {
         ReportCell { text: text.into(), ..self }

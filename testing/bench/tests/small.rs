@@ -474,3 +474,27 @@ fn replays_are_timed_beside_the_program_and_a_campaign_goes_on_where_it_stopped(
     assert_eq!(report["results"]["summaries"].as_array().expect("summaries").len(), 5);
     assert_eq!(report["traces"].as_array().expect("traces").len(), 2);
 }
+
+#[test]
+fn database_prints_every_system_and_the_pair() {
+    if !can_mount() {
+        return;
+    }
+    let report = bench(&["database", "--model", "ssd", "--scale", "1", "--seconds", "1", "--rounds", "2"]);
+    for load in ["tpcb-like", "simple-update"] {
+        let rows = report[load]["rows"].as_array().expect("rows");
+        assert_eq!(rows.len(), 5, "{report}");
+        for row in rows {
+            for figure in ["tps", "p99_ms", "longest_ms", "wal_kib"] {
+                let rounds = row[figure].as_array().expect("rounds");
+                assert_eq!(rounds.len(), 2, "{row}");
+                assert!(rounds.iter().all(|round| round.as_f64().expect("a figure") > 0.0), "{row}");
+            }
+        }
+        let ratios = report[load]["full_page_writes_off_over_on"].as_array().expect("ratios");
+        assert!(ratios.len() == 2 && ratios.iter().all(|ratio| ratio.as_f64().expect("a ratio") > 0.0));
+        // Pages that are logged whole make most of the WAL right after a checkpoint.
+        let wal = |row: usize| rows[row]["wal_kib"][0].as_f64().expect("a figure");
+        assert!(wal(4) < wal(3), "{report}");
+    }
+}
