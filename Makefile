@@ -3,7 +3,7 @@
 # `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills, `make streams` kills it under files
 # that are streamed, for ten minutes.
 
-.PHONY: clones databases demo footprints library-kills load lost-buffer metrics-test package package-test site streams test
+.PHONY: clones databases demo footprints library-kills load lost-buffer metrics-test package package-test site soak streams test
 
 demo:
 	scripts/demo
@@ -19,6 +19,11 @@ MINUTES ?= 60
 load:
 	scripts/install-test-tools fio git pgbench
 	scripts/load $(MINUTES)
+
+# How long `make soak` kills, fills, stalls and grows a store under eight clients that verify their data: make soak HOURS=0.5 SEED=7
+HOURS ?= 8
+soak:
+	scripts/soak $(HOURS)
 
 # How often `make databases` kills the daemon under each of them, without a policy and with one, and cuts the power of simulated
 # disks under two of them. It also shows that ext4 tears pages then: make databases KILLS=3
