@@ -9,6 +9,7 @@
 #                           $work/committed the number of each committed row, and the time
 #   stop_load               ends both
 #   missing_rows            prints how many rows are missing from `ledger` before its newest
+#   noted_at NUMBER         prints when this row was committed; if it was not noted, the one before
 #   forget_lost_rows NEWEST takes those after NEWEST off the notes
 #
 # The socket and the server's log are in $work/server. A script that sources this calls stop_server and stop_load in its EXIT trap:
@@ -71,5 +72,7 @@ stop_load() {
 missing_rows() {
   ask 'select count(*) from generate_series(1, (select max(number) from ledger)) n where n not in (select number from ledger)'
 }
+
+noted_at() { awk -v number="$1" '$1 <= number { at = $2 } END { print at }' "$work/committed"; }
 
 forget_lost_rows() { sed -i "/^[0-9]* /{ /^$1 /q }" "$work/committed"; }

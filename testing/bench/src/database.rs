@@ -24,7 +24,7 @@ const BUFFER_BYTES: u64 = 256 << 20;
 const DEVICE_BYTES: u64 = 2 << 30;
 /// Size of the tables and their indexes for each step of pgbench's scale.
 const BYTES_PER_SCALE: u64 = 16 << 20;
-/// The tables at the default scale fit. A checkpoint follows when half of `max_wal_size` is written.
+/// The tables at the default scale fit.
 const SHARED_BUFFERS: &str = "shared_buffers=512MB";
 /// The mark of files whose pages weir keeps whole, and PostgreSQL's page size.
 const MARK: (&str, &[u8]) = ("user.weir.atomic", b"8192");
@@ -35,7 +35,7 @@ pub(super) struct DatabaseArgs {
     /// The modelled device
     #[arg(long, value_enum, default_value_t = ComparedDevice::Cloud)]
     model: ComparedDevice,
-    /// What pgbench's 16 clients do
+    /// The loads of pgbench's 16 clients
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [PgbenchLoad::TpcbLike, PgbenchLoad::SimpleUpdate])]
     loads: Vec<PgbenchLoad>,
     /// pgbench's scale; up to 24, the tables fit `shared_buffers`
@@ -117,7 +117,7 @@ impl DatabaseSystem {
     }
 }
 
-/// What takes a turn.
+/// A system with a setting of `full_page_writes`. Each variant has its own turns.
 struct DatabaseVariant {
     name: &'static str,
     system: DatabaseSystem,
