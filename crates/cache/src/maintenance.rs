@@ -186,9 +186,10 @@ impl StoreMaintainer {
         let over = !matches!(outcome, Ok(StepProgress::Worked));
         let is_more = is_more(&now, &attempt.before);
         if over {
-            // If `total` grew, the host file system gave space. Even if that is used already, there may be
-            // more, so the attempt was not in vain. Trimmed segments lower `total`.
-            state.space.admission.note_attempt_ended(!is_more && now.total <= attempt.before.total);
+            // If `total` grew, the host file system gave space. Even if that is used already, or what
+            // cleaning made, there may be more, so the attempt was not in vain. Trimmed segments lower `total`.
+            let was_in_vain = !is_more && now.total <= attempt.before.total && !attempt.search.has_gained();
+            state.space.admission.note_attempt_ended(was_in_vain);
         }
         if is_more {
             state.space.retries.may_have_space(self.shared.now());
@@ -230,9 +231,12 @@ impl StoreMaintainer {
                 outcome => outcome?,
             };
             match progress {
-                // At the end, too: a volume may have become expendable during this step.
-                MaintenanceProgress::NeedsDeletion | MaintenanceProgress::SearchEnded
-                    if self.delete_expendable_volume() =>
+                MaintenanceProgress::NeedsDeletion if self.delete_expendable_volume() => {
+                    return Ok(StepProgress::Worked);
+                }
+                // What cleaning has made may be used up already, but the next search makes more.
+                MaintenanceProgress::SearchEnded
+                    if !search.has_gained() && self.delete_expendable_volume() =>
                 {
                     return Ok(StepProgress::Worked);
                 }

@@ -223,16 +223,19 @@ impl RetryList {
         self.backed_off.values().next().map(|one| &one.error)
     }
 
-    /// Number of stuck items, and some of them.
+    /// Number of stuck items, and some of them. An item that only needs space is stuck once it has failed twice
+    /// while no space was made.
     pub(crate) fn report_stuck(&self) -> (u64, Vec<StuckItem>) {
-        let shown = self.backed_off.iter().take(SHOWN).map(|(item, one)| {
+        let is_stuck = |one: &ItemBackOff| !one.error.is_full() || one.last >= one.since + RETRY_AFTER;
+        let stuck = self.backed_off.iter().filter(|(_, one)| is_stuck(one));
+        let shown = stuck.clone().take(SHOWN).map(|(item, one)| {
             let (object, page) = match *item {
                 WriteBackItem::Page(key) => (key.object, Some(key.page)),
                 WriteBackItem::Punch(object, _) | WriteBackItem::RangeOp(object, _) => (object, None),
             };
             StuckItem { object, page, why: one.error.to_string() }
         });
-        (self.backed_off.len() as u64, shown.collect())
+        (stuck.count() as u64, shown.collect())
     }
 
     /// Why nothing is written back, in words.
@@ -269,6 +272,24 @@ mod tests {
         assert!(retries.is_stuck(item()));
         retries.retain(|_| false);
         assert!(!retries.is_stuck(item()));
+    }
+
+    #[test]
+    fn what_needs_only_space_is_stuck_once_it_failed_twice_while_none_was_made() {
+        let mut retries = RetryList::default();
+        retries.note_failure(StoreError::Full.into(), Duration::ZERO);
+        for second in 0..5 {
+            retries.back_off(item(), StoreError::Full, SECOND * second);
+            assert_eq!(retries.report_stuck().0, 0, "after {second} s");
+            retries.restart_space_patience(SECOND * second + SECOND / 2);
+        }
+        retries.back_off(item(), StoreError::Full, SECOND * 5);
+        assert_eq!(retries.report_stuck().0, 0);
+        retries.back_off(item(), StoreError::Full, SECOND * 6);
+        let (count, shown) = retries.report_stuck();
+        assert_eq!((count, shown.len()), (1, 1));
+        retries.back_off(item(), StoreError::NotBegun, SECOND * 7);
+        assert_eq!(retries.report_stuck().0, 1, "time does not help");
     }
 
     #[test]

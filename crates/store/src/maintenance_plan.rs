@@ -97,6 +97,8 @@ pub(crate) struct MaintenanceGauges {
     pub(crate) host_fs_is_full: bool,
     /// Deleted files or volumes hold blocks.
     pub(crate) is_freeing: bool,
+    /// Less than an eighth of the store is left.
+    pub(crate) is_tight: bool,
     /// A step of cleaning is owed for what was written.
     pub(crate) cleaning_is_owed: bool,
     /// A round of cleaning may let more be reserved or written.
@@ -192,6 +194,7 @@ mod tests {
             has_unbacked: true,
             host_fs_is_full: true,
             is_freeing: true,
+            is_tight: true,
             cleaning_is_owed: true,
             cleaning_may_help: true,
             merge_is_worth_it: true,

@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | any | more space from the host file system, if more was reserved since it last gave some |
 //! | any | freeing what was deleted |
-//! | any | the caller deletes a volume, if it has an expendable one |
+//! | any | while less than an eighth of the store is left, the caller deletes a volume, if it has an expendable one |
 //! | before write-back | cleaning that is owed, then the caller writes everything back |
 //! | checkpoint | one checkpoint: segments die that only older roots needed |
 //! | merging | deltas take space that their pages, once merged, do not |
 //! | cleaning | rounds of cleaning; after each, merging again |
-//! | end | more space from the host file system, as long as it has some |
+//! | end | more space from the host file system, as long as it has some; then the caller deletes an expendable volume |
+//!
+//! An expendable volume is worth more than the time that cleaning takes, as long as that gains much.
 //!
 //! The caller writes everything back first, because a dirty page may reserve more blocks than it takes, and
 //! deletions free some. Other callers wait meanwhile, so each search ends.
@@ -33,6 +35,8 @@ pub struct SpaceSearch {
     allocated_at: Option<u64>,
     /// Rounds of cleaning that have ended.
     rounds: usize,
+    /// One of them has emptied a segment.
+    has_gained: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,6 +86,11 @@ impl SpaceSearch {
         self.stage != SearchStage::BeforeWriteBack
     }
 
+    /// Whether cleaning has made space, which others may have used since: another search makes more.
+    pub fn has_gained(&self) -> bool {
+        self.has_gained
+    }
+
     /// Whether this call is the first.
     pub(crate) fn begins(&mut self) -> bool {
         !std::mem::replace(&mut self.has_begun, true)
@@ -96,7 +105,7 @@ impl SpaceSearch {
         if gauges.freeing_is_due() {
             return SearchStep::Free;
         }
-        if self.has_expendable_volume {
+        if self.has_expendable_volume && gauges.is_tight {
             return SearchStep::DeleteVolume;
         }
         match self.stage {
@@ -136,8 +145,9 @@ impl SpaceSearch {
             CleaningOutcome::Idle => self.stage = SearchStage::Ended,
             // The first round may have begun before the blocks died that can be gained now.
             CleaningOutcome::RoundEnded(0) if self.rounds > 0 => self.stage = SearchStage::Ended,
-            CleaningOutcome::RoundEnded(_) => {
+            CleaningOutcome::RoundEnded(emptied) => {
                 self.rounds += 1;
+                self.has_gained |= emptied > 0;
                 self.stage = SearchStage::Merging;
             }
         }
@@ -224,16 +234,18 @@ mod tests {
     }
 
     #[test]
-    fn an_expendable_volume_goes_before_each_stage() {
-        let owed = MaintenanceGauges { cleaning_is_owed: true, ..gauges() };
-        let freeing = MaintenanceGauges { is_freeing: true, ..gauges() };
+    fn an_expendable_volume_goes_before_each_stage_of_a_tight_store() {
+        let tight = MaintenanceGauges { is_tight: true, ..gauges() };
+        let owed = MaintenanceGauges { cleaning_is_owed: true, ..tight };
+        let freeing = MaintenanceGauges { is_freeing: true, ..tight };
         for mut search in [SpaceSearch::default(), cleaning()] {
-            let by_stage = search.next_step(&gauges());
+            let by_stage = search.next_step(&tight);
             search.set_expendable_volume(true);
             assert_eq!(search.next_step(&owed), SearchStep::DeleteVolume);
             assert_eq!(search.next_step(&freeing), SearchStep::Free, "the last one's blocks");
+            assert_eq!(search.next_step(&gauges()), by_stage, "cleaning makes space");
             search.set_expendable_volume(false);
-            assert_eq!(search.next_step(&gauges()), by_stage);
+            assert_eq!(search.next_step(&tight), by_stage);
         }
     }
 
@@ -256,6 +268,7 @@ mod tests {
         search.note_merged();
         search.note_cleaned(CleaningOutcome::RoundEnded(0));
         assert_eq!(search.next_step(&gauges()), SearchStep::End);
+        assert!(!search.has_gained());
     }
 
     #[test]
@@ -268,6 +281,7 @@ mod tests {
             rounds += 1;
         }
         assert_eq!(rounds, ROUNDS_MAX);
+        assert!(search.has_gained());
         assert_eq!(search.next_step(&gauges()), SearchStep::End);
     }
 

@@ -279,13 +279,13 @@ fn what_gives_space_back_is_granted_space_that_there_is_not() {
 }
 
 impl Machine {
-    /// A store that is half full, and pages that have space reserved in it.
-    fn crowded() -> Machine {
+    /// A store with `pages` pages, and dirty pages that have the rest reserved.
+    fn crowded(pages: u64) -> Machine {
         let dirty_bytes_max = 32 * BLOCK_BYTES as u64;
         let dirty_age_max = Duration::from_secs(5);
         let settings = CacheSettings { dirty_bytes_max, dirty_age_max, ..CacheSettings::default() };
         let machine = Machine::sized(SEGMENT_BLOCKS, settings);
-        for page in 0..HALF {
+        for page in 0..pages {
             machine.write_to(OTHER_FILE, page, &mut |_| {}).expect("space");
         }
         machine.cache.drain().expect("sound media");
@@ -347,7 +347,7 @@ fn a_volume_that_is_expendable_goes_before_a_writer_is_told_that_the_store_is_fu
 #[test]
 fn pages_for_which_the_store_has_no_space_have_it_cleaned_until_it_has_some() {
     for somebody_waits in [true, false] {
-        let machine = Machine::crowded();
+        let machine = Machine::crowded(HALF);
         let mut random = SeededRng::new(2);
         machine.use_up_free_segments(|| random.below(HALF));
         let begun = machine.clock.monotonic();
@@ -356,6 +356,20 @@ fn pages_for_which_the_store_has_no_space_have_it_cleaned_until_it_has_some() {
         }
         machine.write_all_back(begun);
     }
+}
+
+#[test]
+fn an_expendable_volume_stays_while_cleaning_makes_space() {
+    let machine = Machine::crowded(HALF / 2);
+    let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
+    let copy = machine.cache.clone_volume(VolumeId::MAIN, &new).expect("space");
+    machine.cache.set_expendable_volumes(vec![copy]);
+    let mut random = SeededRng::new(2);
+    machine.use_up_free_segments(|| random.below(HALF / 2));
+    let begun = machine.clock.monotonic();
+    machine.write(0, &mut |_| {}).expect("cleaning makes space");
+    machine.write_all_back(begun);
+    assert_eq!(machine.cache.status().counters.volumes_given_up, 0);
 }
 
 /// A store that is full of two files in turns. A round of cleaning has begun that will empty nothing: blocks
@@ -408,7 +422,7 @@ fn a_round_of_cleaning_that_began_before_and_empties_nothing_is_not_the_last_wor
 
 #[test]
 fn where_pages_find_no_space_and_cleaning_makes_none_writers_are_told_at_once_and_deletions_help() {
-    let machine = Machine::crowded();
+    let machine = Machine::crowded(HALF);
     let mut new = HALF..;
     loop {
         machine.use_up_free_segments(|| new.next().expect("no end"));
