@@ -64,9 +64,11 @@ pub fn is_stopped(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with(['T', 't']))
 }
 
-/// A process that has locked the file or device at `path` as [`HostDisk::open`](crate::HostDisk::open) does;
-/// `path` has no links. `None` if the kernel shows no such process.
+/// A process that has locked the file or device at `path` as [`HostDisk::open`](crate::HostDisk::open) does.
+/// `None` if the kernel shows no such process.
 pub fn lock_holder(path: &Path) -> Result<Option<u32>, HostError> {
+    // A link may lead to another file system.
+    let path = &path.canonicalize().map_err(|error| HostError::of(path, "following its links", error))?;
     let stat = rustix::fs::stat(path).map_err(|errno| HostError::of(path, "looking at it", errno))?;
     let table = read_locks()?;
     // Not the number that `stat` reports, which on btrfs is a subvolume's.
@@ -181,6 +183,10 @@ nonsense
         let path = directory.path().canonicalize().expect("it is there").join("disk");
         let disk = crate::HostDisk::create(&path, 4096, crate::ExistingFile::Refuse).expect("a disk");
         assert_eq!(lock_holder(&path).expect("a kernel with /proc"), Some(std::process::id()));
+        let elsewhere = tempfile::tempdir_in("/dev/shm").expect("another file system");
+        let link = elsewhere.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).expect("a link");
+        assert_eq!(lock_holder(&link).expect("a kernel with /proc"), Some(std::process::id()));
         drop(disk);
         // A child that another test starts meanwhile inherits the descriptor, and with it the lock, until the
         // child executes its program.
