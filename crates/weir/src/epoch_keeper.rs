@@ -202,7 +202,9 @@ impl EpochKeeper {
         for (volume, epoch) in taken {
             schedule.taken.insert(volume, (epoch, newest));
             let is_outdated = |old: &&VolumeInfo| old.id != epoch && !self.is_only_epoch_of_another(old.id);
-            self.epochs_of(volume).iter().filter(is_outdated).for_each(|old| self.delete(old));
+            let of_damaged = self.epoch_before_the_loss(volume);
+            let earlier = self.epochs_of(volume).into_iter().chain(of_damaged);
+            earlier.collect::<Vec<_>>().iter().filter(is_outdated).for_each(|old| self.delete(old));
         }
         self.mark_expendable();
     }
@@ -213,6 +215,18 @@ impl EpochKeeper {
         all.iter().any(|one| {
             one.mode == VolumeMode::Writable && one.from == Some(epoch) && self.epochs_of(one.id).is_empty()
         })
+    }
+
+    /// The epoch from which a volume was restored, if its source is deleted or a damaged state: so it gets no other.
+    fn epoch_before_the_loss(&self, restored: VolumeId) -> Option<VolumeInfo> {
+        let all = self.cache.store().volumes().describe();
+        let epoch = all.iter().find(|one| one.id == restored)?.from?;
+        let goes_on = |source: VolumeId| {
+            let source = all.iter().find(|one| one.id == source);
+            source.is_some_and(|one| one.mode == VolumeMode::Writable && !is_damaged_state(&one.name))
+        };
+        let found = all.iter().find(|one| one.id == epoch)?;
+        (is_epoch(found) && !found.from.is_some_and(goes_on)).then(|| found.clone())
     }
 
     /// Makes clones: all at one point in time, or, if one of them cannot be made, one after the other. Returns
@@ -455,6 +469,22 @@ mod tests {
         keeper.take(&mut lock(&keeper.schedule), [restored]);
         keeper.take(&mut lock(&keeper.schedule), [first]);
         assert_eq!(keeper.epochs_of(restored).len(), 1);
+    }
+
+    #[test]
+    fn the_epoch_of_a_damaged_state_goes_once_what_was_restored_has_one() {
+        let (cache, [damaged, other]) = cache_with_two_volumes();
+        let keeper = EpochKeeper::new(cache.clone(), Some(INTERVAL));
+        keeper.take(&mut lock(&keeper.schedule), [damaged]);
+        let [epoch] = &keeper.epochs_of(damaged)[..] else { panic!("not one epoch") };
+        let volumes = cache.store().volumes();
+        let new = NewVolume { name: "restored", mode: VolumeMode::Writable, created: 5 };
+        let restored = volumes.clone_named(epoch.id, &new, Lsn(0)).expect("space");
+        volumes.delete(damaged, Lsn(0)).expect("space");
+        keeper.take(&mut lock(&keeper.schedule), [other]);
+        assert!(volumes.mode(epoch.id).is_some(), "it is the only epoch of what was restored");
+        keeper.take(&mut lock(&keeper.schedule), [restored]);
+        assert!(volumes.mode(epoch.id).is_none());
     }
 
     #[test]

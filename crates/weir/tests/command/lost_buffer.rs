@@ -85,8 +85,13 @@ fn a_mount_comes_back_by_itself_from_the_newest_epoch() {
     succeeds(weir().arg("unmount").arg(dir));
     let said = fails(weir().args(["mount", "--buffer"]).arg(&lost).arg(&store).arg(dir));
     assert!(said.contains("since been used with another buffer"), "{said}");
-    succeeds(&mut mount(&sandbox));
+    let mounted = sandbox.mount_with(&["--epoch-every", "1"]);
     assert_eq!(fs::read_to_string(dir.join("new")).expect("a file"), "new");
+    wait_for_epoch(&mounted);
+    let begun = Instant::now();
+    while volumes(&store).iter().filter(|name| name.starts_with("epoch-")).count() > 1 {
+        assert!(begun.elapsed() < PATIENCE, "the epoch of the damaged state is needed no more");
+    }
     succeeds(weir().args(["volume", "delete"]).arg(dir).arg(damaged));
     let status = String::from_utf8_lossy(&succeeds(weir().arg("status").arg(dir)).stdout).into_owned();
     assert!(!status.contains("RESTORED"), "{status}");
