@@ -9,7 +9,7 @@ const SOURCE: &str = include_str!("../src/lib.rs");
 const HEAD: &str = "\
 # The fields of `weir status --json`
 
-`weir space --json` prints the part `space` alone. A field keeps its name and its meaning; later versions may add fields.
+`weir space --json` prints the part `space` alone. [The schema](json.md) says which fields may change, and which units they have.
 
 | field | meaning |
 |---|---|

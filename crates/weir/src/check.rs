@@ -6,6 +6,7 @@
 use crate::byte_size::ByteSize;
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
+use crate::json_schema::JsonSchema;
 use block::block_volume_size;
 use cache::{Cache, CacheError, CacheSettings, RecoveredBuffer};
 use device::{Device, Incarnation, OverlayDevice};
@@ -60,14 +61,14 @@ pub(crate) fn run(args: &CheckArgs) -> Result<ExitCode, WeirError> {
 }
 
 fn to_json(findings: &CheckFindings) -> serde_json::Value {
-    json!({
+    JsonSchema::CHECK.add_to(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "checked": findings.checked,
         "not_checked": findings.skipped,
         "findings": findings.found,
         "findings_count": findings.count,
         "help": findings.help,
-    })
+    }))
 }
 
 fn print(findings: &CheckFindings) {

@@ -16,6 +16,7 @@
 use crate::cli::CloneWish;
 use crate::error::WeirError;
 use crate::export;
+use crate::json_schema::JsonSchema;
 use crate::mount_request;
 use crate::mounted_volume::MountedVolume;
 use crate::range_request;
@@ -265,8 +266,8 @@ fn answer(
     let name = request["name"].as_str().unwrap_or_default();
     let daemon = subject.daemon();
     match request["operation"].as_str() {
-        Some("status") => Ok(to_json(&subject.mount()?.status_report())),
-        Some("space") => Ok(to_json(&subject.mount()?.space_report())),
+        Some("status") => Ok(JsonSchema::STATUS.add_to(to_json(&subject.mount()?.status_report()))),
+        Some("space") => Ok(JsonSchema::SPACE.add_to(to_json(&subject.mount()?.space_report()))),
         Some("why") => {
             let path = request["path"].as_str().unwrap_or_default();
             subject.mount()?.waits_report(path).map(|waits| to_json(&waits))
@@ -281,7 +282,10 @@ fn answer(
         Some("mount") => Ok(mount_request::answer(request, peer, daemon)),
         Some("scrub_begin") => Ok(daemon.scrub(ScrubFrom::Start)),
         Some("scrub") => Ok(daemon.scrub(ScrubFrom::LastPosition)),
-        Some("space_exact") => subject.mount()?.exact_space_report().map(|space| to_json(&space)),
+        Some("space_exact") => {
+            let space = subject.mount()?.exact_space_report()?;
+            Ok(JsonSchema::SPACE.add_to(to_json(&space)))
+        }
         Some("volume_list") => Ok(daemon.volumes()),
         Some("volume_clone") => clone_volumes(request, subject),
         Some("grow") => with_bytes(request, |bytes| daemon.grow(bytes)),

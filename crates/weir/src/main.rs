@@ -15,6 +15,7 @@ mod export;
 mod exported_volume;
 mod format;
 mod grow;
+mod json_schema;
 mod lender;
 mod lending_plan;
 mod log_files;

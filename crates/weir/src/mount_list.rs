@@ -1,6 +1,7 @@
 //! The mounts of this machine, and what their daemons say of them: `weir status` without a directory prints a line for each.
 
 use crate::error::WeirError;
+use crate::json_schema::JsonSchema;
 use crate::mount_row::{self, MountFigures, MountRow};
 use client::{ClientError, WeirMount};
 use serde_json::{Value, json};
@@ -118,7 +119,11 @@ impl ListedMount {
             Ok(report) => report.clone(),
             Err(health) => {
                 let (dir, store) = (self.mount.dir().display(), self.mount.store().display());
-                json!({ "health": health.to_string(), "mounted_on": dir.to_string(), "store": store.to_string() })
+                JsonSchema::STATUS.add_to(json!({
+                    "health": health.to_string(),
+                    "mounted_on": dir.to_string(),
+                    "store": store.to_string(),
+                }))
             }
         }
     }

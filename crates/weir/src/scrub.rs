@@ -3,6 +3,7 @@
 use crate::byte_size::ByteSize;
 use crate::cli::ScrubArgs;
 use crate::error::WeirError;
+use crate::json_schema::JsonSchema;
 use client::WeirMount;
 use device::BLOCK_BYTES;
 use serde_json::{Value, json};
@@ -45,7 +46,14 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<ExitCode, WeirError> {
         reply = client.request("scrub")?;
     }
     if args.json {
-        println!("{:#}", json!({ "read": reply, "findings": findings }))
+        let read = json!({
+            "blocks": reply["blocks"],
+            "of_blocks": reply["of_blocks"],
+            "damaged": reply["damaged"],
+            "healed": reply["healed"],
+        });
+        let report = json!({ "read": read, "findings": findings });
+        println!("{:#}", JsonSchema::SCRUB.add_to(report))
     } else {
         print(&reply, &findings)
     }

@@ -7,6 +7,7 @@ use crate::cli::{
 };
 use crate::epoch_keeper;
 use crate::error::WeirError;
+use crate::json_schema::JsonSchema;
 use crate::store_path::{open_store, path_as_utf8};
 use crate::store_server::StoreServer;
 use block::BlockVolumeError;
@@ -315,7 +316,7 @@ pub(crate) fn volumes_to_json(
     let name_of = |id: VolumeId| names.get(&id).map_or_else(|| format!("#{id}"), ToString::to_string);
     let describe = |volume: &VolumeInfo| {
         let VolumePlaces { mounted_on, exported_at } = places_of(volume);
-        json!({
+        JsonSchema::VOLUME.add_to(json!({
             "name": volume.name,
             "number": volume.id.0,
             "read_only": volume.mode == VolumeMode::ReadOnly,
@@ -324,7 +325,7 @@ pub(crate) fn volumes_to_json(
             "mounted": mounted_on.is_some(),
             "mounted_on": mounted_on.map(path_as_utf8),
             "exported_at": exported_at,
-        })
+        }))
     };
     volumes.iter().map(describe).collect()
 }

@@ -2,6 +2,7 @@
 
 use crate::cli::WhyArgs;
 use crate::error::WeirError;
+use crate::json_schema::JsonSchema;
 use crate::status_report::whole_millis;
 use crate::waits_print;
 use crate::waits_report::unix_time;
@@ -35,7 +36,8 @@ pub(crate) fn run(args: &WhyArgs) -> Result<(), WeirError> {
     add_paths(&mut report, mount.dir());
     add_titles(&mut report);
     if args.json {
-        println!("{:#}", serde_json::to_value(&report).expect("a report has string keys"));
+        let report = serde_json::to_value(&report).expect("a report has string keys");
+        println!("{:#}", JsonSchema::WHY.add_to(report));
     } else if is_part && waits_of(&mut report).next().is_none() {
         println!("nothing waits here, and the last 256 waits of a millisecond and more were elsewhere");
     } else {

@@ -2,6 +2,7 @@
 
 use crate::assigned_classes::AssignedClasses;
 use crate::error::WeirError;
+use crate::json_schema::JsonSchema;
 use crate::lender::{LenderThread, LendingCounters, LendingMount};
 use crate::rules;
 use cache::{Cache, RuleShare};
@@ -205,7 +206,7 @@ impl WritePolicy {
             })
         };
         let rules: Vec<Value> = in_force.rules.rules().iter().enumerate().map(rule).collect();
-        json!({ "policy": in_force.policy().to_string(), "rules": rules })
+        JsonSchema::RULES.add_to(json!({ "policy": in_force.policy().to_string(), "rules": rules }))
     }
 
     /// The part `rule_shares` of `weir status`.

@@ -11,6 +11,7 @@ mod find_buffer;
 mod fstab;
 mod grow;
 mod integrity;
+mod json;
 mod lending;
 mod lost_buffer;
 mod messages;
