@@ -3,7 +3,7 @@
 # `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills, `make streams` kills it under files
 # that are streamed, for ten minutes.
 
-.PHONY: clones databases demo footprints library-kills load lost-buffer metrics-test package package-test site soak streams test
+.PHONY: clones databases demo footprints library-kills load lost-buffer metrics-test package package-test sbom site soak streams test
 
 demo:
 	scripts/demo
@@ -67,7 +67,13 @@ footprints:
 # The Debian package, its path on standard output.
 package:
 	@command -v cargo-deb >/dev/null || cargo install --locked cargo-deb
+	@command -v cargo-cyclonedx >/dev/null || cargo install --locked cargo-cyclonedx
 	@scripts/package
+
+# The crates in the programs of the package, as CycloneDX JSON, its path on standard output.
+sbom:
+	@command -v cargo-cyclonedx >/dev/null || cargo install --locked cargo-cyclonedx
+	@scripts/sbom
 
 # Installs the package in a fresh Debian root, and uses it there.
 package-test:
