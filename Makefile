@@ -3,7 +3,7 @@
 # `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills, `make streams` kills it under files
 # that are streamed, for ten minutes.
 
-.PHONY: clones databases demo footprints library-kills load lost-buffer metrics-test package package-test sbom site soak streams test
+.PHONY: clones container-test databases demo footprints image library-kills load lost-buffer metrics-test package package-test sbom site soak streams test
 
 demo:
 	scripts/demo
@@ -78,6 +78,16 @@ sbom:
 # Installs the package in a fresh Debian root, and uses it there.
 package-test:
 	scripts/test-package "$$($(MAKE) --silent package)"
+
+# A container image, from the package: make image ENGINE=docker
+ENGINE ?= podman
+image:
+	package=$$($(MAKE) --silent package) && $(ENGINE) build $(if $(filter podman,$(ENGINE)),--format docker) --tag weir \
+	  --build-arg PACKAGE="$$(basename "$$package")" --file Containerfile "$$(dirname "$$package")"
+
+# Builds that image without a registry, runs it with podman, stops it, kills it, and finds the files.
+container-test:
+	scripts/test-container "$$($(MAKE) --silent package)"
 
 # Whether Debian's Prometheus reads the metrics, and every query of the alerts and of the dashboard has data.
 metrics-test:
