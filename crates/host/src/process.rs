@@ -57,6 +57,14 @@ pub fn socket_peer(socket: BorrowedFd<'_>) -> io::Result<SocketPeer> {
     }
 }
 
+/// Whether /proc numbers processes as the PID namespace of this process does.
+///
+/// A process in a new PID namespace has the old /proc until it mounts another one.
+pub fn proc_has_own_pids() -> bool {
+    let own = std::fs::read_link("/proc/self");
+    own.is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
+}
+
 /// Whether a process is stopped: by SIGSTOP, from its terminal, or by a debugger.
 pub fn is_stopped(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

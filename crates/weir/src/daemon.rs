@@ -60,7 +60,9 @@ const DELTAS_MIN: ByteSize = ByteSize(1 << 20);
 pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     abort_on_panic();
     let mut lost_buffer = LostBuffer::of(args);
-    let patience = if lost_buffer.restores() { RESTORATION_WAIT } else { DAEMON_WAIT };
+    // With the /proc of another PID namespace a daemon that serves is not found by the number of its process. It does not end.
+    let may_be_restoring = lost_buffer.restores() && host::proc_has_own_pids();
+    let patience = if may_be_restoring { RESTORATION_WAIT } else { DAEMON_WAIT };
     let deadline = Instant::now() + patience;
     let mut attempt = NextAttempt::Repeat;
     loop {

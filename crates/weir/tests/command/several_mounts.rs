@@ -195,6 +195,26 @@ fn what_a_running_daemon_cannot_do_is_refused_and_disturbs_no_mount() {
     live.unmount();
 }
 
+/// Without a /proc of its own, a PID namespace does not show which process is the daemon. A mount namespace would keep the mounts of
+/// other tests.
+#[test]
+fn a_second_mount_in_a_pid_namespace_without_proc_fails_soon() {
+    if !can_mount() {
+        return;
+    }
+    let volumes = TwoVolumes::new();
+    let script = "\"$0\" mount \"$1\" \"$2\" || exit 3
+        timeout 60 \"$0\" mount --on-lost-buffer restore --volume other \"$1\" \"$3\"
+        status=$?
+        \"$0\" unmount \"$2\" || exit 4
+        exit $status";
+    let mut inside = Command::new("unshare");
+    inside.args(["--pid", "--fork", "sh", "-c", script, env!("CARGO_BIN_EXE_weir")]);
+    let said =
+        fails(inside.arg(volumes.sandbox.store()).arg(volumes.sandbox.path("mnt")).arg(&volumes.second));
+    assert_says(&said, "in use by process");
+}
+
 #[test]
 fn a_daemon_that_only_reads_mounts_further_volumes_to_read() {
     if !can_mount() {
