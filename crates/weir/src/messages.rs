@@ -4,6 +4,7 @@
 //! daemon that systemd runs sends its messages to the journal with their priority. Everything else writes
 //! them to standard error, which for a daemon in the background is its [log file](crate::log_files).
 
+use progress::print_above_progress;
 use rustix::fs::fstat;
 use std::fmt::{Debug, Write as _};
 use std::io::{Write as _, stderr};
@@ -55,7 +56,7 @@ impl<S: Subscriber> Layer<S> for StderrLayer {
         event.record(&mut MessageText(&mut line));
         line.push('\n');
         // A message that cannot be written must not end the process.
-        let _ = stderr().write_all(line.as_bytes());
+        let _ = print_above_progress(|| stderr().write_all(line.as_bytes()));
     }
 }
 

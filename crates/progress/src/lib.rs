@@ -1,0 +1,8 @@
+#![doc = include_str!("../README.md")]
+mod amount;
+mod long_work;
+mod signals;
+
+pub use amount::{WorkAmount, WorkUnit};
+pub use long_work::{LongWork, OnInterrupt, print_above_progress};
+pub use signals::held_signal;

@@ -1,0 +1,48 @@
+//! The signals by which a user interrupts a command.
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::ffi::c_int;
+use std::fs;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Once};
+
+/// The signals that interrupt long work.
+const INTERRUPTING: [c_int; 2] = [SIGINT, SIGTERM];
+
+/// The number of the last signal that came during long work; 0 if none did.
+static HELD: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
+
+/// Whether no long work is under way. A signal then ends the process.
+static IS_AT_REST: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
+
+/// Holds signals from now on, until [`release`].
+pub(crate) fn hold() {
+    static CAUGHT: Once = Once::new();
+    CAUGHT.call_once(|| {
+        let ignored = ignored_signals();
+        for signal in INTERRUPTING.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0) {
+            // If that fails, the signal ends the process as usual. The order counts: the first action ends the process.
+            let _ = flag::register_conditional_default(signal, IS_AT_REST.clone())
+                .and_then(|_| flag::register_usize(signal, HELD.clone(), signal as usize));
+        }
+    });
+    IS_AT_REST.store(false, Ordering::SeqCst);
+}
+
+/// Lets the next signal end the process again.
+pub(crate) fn release() {
+    IS_AT_REST.store(true, Ordering::SeqCst);
+}
+
+/// The signal that came during long work, if one did.
+pub fn held_signal() -> Option<u8> {
+    u8::try_from(HELD.load(Ordering::SeqCst)).ok().filter(|&signal| signal > 0)
+}
+
+/// The signals that this process was started to ignore, as `nohup` or a shell's background job is. Bit 0 is signal 1.
+fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
