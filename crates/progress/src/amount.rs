@@ -31,7 +31,9 @@ impl fmt::Display for WorkAmount {
         let WorkAmount { unit, done, total } = *self;
         let total = total.map(|total| total.max(done));
         match (unit, total) {
-            (WorkUnit::Bytes, Some(total)) => write!(f, "{} of about {}", BinaryBytes(done), BinaryBytes(total)),
+            (WorkUnit::Bytes, Some(total)) => {
+                write!(f, "{} of about {}", BinaryBytes(done), BinaryBytes(total))
+            }
             (WorkUnit::Bytes, None) => write!(f, "{}", BinaryBytes(done)),
             (WorkUnit::Things(name), Some(total)) => {
                 write!(f, "{} of about {} {name}", HumanCount(done), HumanCount(total))

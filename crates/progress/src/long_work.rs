@@ -94,7 +94,8 @@ struct WorkWatch<F> {
 
 impl<F: FnMut() -> WorkAmount> WorkWatch<F> {
     fn run(mut self, ended: &Receiver<()>) {
-        let is_terminal = stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|name| name != "dumb");
+        let is_terminal =
+            stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|name| name != "dumb");
         let begun = Instant::now();
         let mut told = begun;
         while ended.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
@@ -140,7 +141,9 @@ impl<F: FnMut() -> WorkAmount> WorkWatch<F> {
     }
 
     fn exit(&mut self, signal: u8) {
-        let OnInterrupt::Exit(text) = std::mem::replace(&mut self.on_interrupt, OnInterrupt::Nothing) else { return };
+        let OnInterrupt::Exit(text) = std::mem::replace(&mut self.on_interrupt, OnInterrupt::Nothing) else {
+            return;
+        };
         self.erase();
         print_line(&format!("interrupted: {}", text(&(self.amount)())));
         std::process::exit(128 + i32::from(signal))
@@ -156,12 +159,17 @@ fn print_line(line: &str) {
 fn style(amount: &WorkAmount) -> ProgressStyle {
     let template = match (amount.unit, amount.total) {
         (WorkUnit::Bytes, Some(_)) => {
-            "{wide_msg} [{bar:20}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left"
+            "{wide_msg} [{bar:10}] {binary_bytes} of {binary_total_bytes}, {binary_bytes_per_sec}, {eta} left"
         }
         (WorkUnit::Bytes, None) => "{wide_msg} {spinner} {binary_bytes}, {binary_bytes_per_sec}, {elapsed}",
-        (WorkUnit::Things(_), Some(_)) => "{wide_msg} [{bar:20}] {human_pos} of {human_len}, {per_sec}, {eta} left",
+        (WorkUnit::Things(_), Some(_)) => {
+            "{wide_msg} [{bar:10}] {human_pos} of {human_len}, {per_sec}, {eta} left"
+        }
         (WorkUnit::Things(_), None) => "{wide_msg} {spinner} {human_pos}, {per_sec}, {elapsed}",
         (WorkUnit::Unknown, _) => "{wide_msg} {spinner} {elapsed}",
     };
-    ProgressStyle::with_template(template).expect("the templates are right").progress_chars("=> ").tick_chars("-\\|/ ")
+    ProgressStyle::with_template(template)
+        .expect("the templates are right")
+        .progress_chars("=> ")
+        .tick_chars("-\\|/ ")
 }

@@ -32,7 +32,11 @@ impl ScrubResult {
 
     fn amount(&self) -> WorkAmount {
         let total = number(&self.reply, "of_blocks") * BLOCK_BYTES as u64;
-        WorkAmount { unit: WorkUnit::Bytes, done: self.bytes(), total: Some(total).filter(|&total| total > 0) }
+        WorkAmount {
+            unit: WorkUnit::Bytes,
+            done: self.bytes(),
+            total: Some(total).filter(|&total| total > 0),
+        }
     }
 }
 
