@@ -4,22 +4,23 @@
 //! If a bind mount or another mount namespace keeps the file system in use, the command waits a little, and then
 //! names that place. The command cannot find a layer of an overlay, so it waits for the overlay to be unmounted.
 
-use crate::byte_size::ByteSize;
 use crate::cli::DirArgs;
 use crate::error::WeirError;
 use client::{ClientError, ControlClient, WeirMount};
 use host::{MountEntry, MountTable};
+use progress::{LongWork, OnInterrupt, WorkAmount, WorkUnit};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weir_status::StatusReport;
 
-/// The time between two progress messages of a long unmount.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+/// The time between two looks at the daemon during a long unmount.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long the command waits for short uses of the mount to end. Examples are a program that just exited, a
 /// program that visits every mount, and a forked process that holds its parent's open files until its `exec`.
@@ -157,8 +158,10 @@ impl EndingDaemon {
         let EndingDaemon { mut drained, mut status, process } = self;
         let (mut before, mut told) = (None, false);
         let begun = Instant::now();
+        let left = Arc::new(Mutex::new(DirtyBytesLeft::default()));
+        let work = show_progress(found, status.pid(), &left);
         let reply = loop {
-            if let Some(reply) = drained.receive_within(TELL_EVERY)? {
+            if let Some(reply) = drained.receive_within(LOOK_EVERY)? {
                 break reply;
             }
             match OtherMount::find(found).filter(|_| !is_number_reused(found, begun)) {
@@ -168,18 +171,18 @@ impl EndingDaemon {
                 Some(_) => continue,
                 None => {}
             }
-            let left = tell_progress(&mut status);
-            if left.is_some() && left == before && !told {
+            let now = dirty_bytes(&mut status);
+            left.lock().unwrap_or_else(PoisonError::into_inner).note(now);
+            if now.is_some() && now == before && !told {
                 tracing::info!("{MOUNTED_ELSEWHERE}");
                 told = true;
             }
-            before = left;
+            before = now;
         };
         // The daemon waits for its clients to disconnect. Its media are free only when its process has ended.
         drop((drained, status));
-        while reply["ends_process"] != false && !is_gone_within(&process, TELL_EVERY) {
-            tracing::info!("waiting for the daemon to end");
-        }
+        while reply["ends_process"] != false && !is_gone_within(&process, LOOK_EVERY) {}
+        drop(work);
         match reply["not_drained"].as_str() {
             None => Ok(()),
             Some(why) => Err(WeirError::NotDrained { dir: found.dir().into(), why: why.into() }),
@@ -201,17 +204,53 @@ fn is_gone_within(process: &OwnedFd, timeout: Duration) -> bool {
     poll(&mut polled, Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
 
-/// Prints how many bytes are left to write back, and returns the number.
-fn tell_progress(daemon: &mut ControlClient) -> Option<u64> {
+/// The bytes that are left to write back, and the most that were.
+#[derive(Default)]
+struct DirtyBytesLeft {
+    now: Option<u64>,
+    most: u64,
+}
+
+impl DirtyBytesLeft {
+    fn note(&mut self, now: Option<u64>) {
+        self.now = now.or(self.now);
+        self.most = self.most.max(now.unwrap_or(0));
+    }
+
+    fn amount(&self) -> WorkAmount {
+        match self.now {
+            Some(now) => WorkAmount { unit: WorkUnit::Bytes, done: self.most - now, total: Some(self.most) },
+            None => WorkAmount { unit: WorkUnit::Unknown, done: 0, total: None },
+        }
+    }
+}
+
+/// Shows the progress of the daemon's write-back. A signal ends this process alone.
+fn show_progress(found: &WeirMount, pid: Option<u32>, left: &Arc<Mutex<DirtyBytesLeft>>) -> LongWork {
+    let left = left.clone();
+    let dir = found.dir().display().to_string();
+    let what = format!("writing back {dir}");
+    let process = pid.map_or_else(String::new, |pid| format!(", process {pid},"));
+    let interrupted = move |amount: &WorkAmount| {
+        let done = match amount.unit {
+            WorkUnit::Unknown => String::new(),
+            _ => format!(" {amount} were written back."),
+        };
+        format!(
+            "{dir} is unmounted, and synced data is safe.{done} The daemon{process} goes on, and ends by itself: leave the \
+             store's devices attached until then"
+        )
+    };
+    let amount = move || left.lock().unwrap_or_else(PoisonError::into_inner).amount();
+    LongWork::start(what, amount, OnInterrupt::Exit(Box::new(interrupted)))
+}
+
+/// The bytes that the daemon has to write back. `None` if it does not say.
+fn dirty_bytes(daemon: &mut ControlClient) -> Option<u64> {
     // No reason to fail: the mount is gone already, and the daemon continues after a SIGCONT.
     if let Err(error) = daemon.ensure_runs() {
         tracing::info!("{error}; {}", error.help().unwrap_or_default());
         return None;
     }
-    let left = daemon.report::<StatusReport>("status").ok().map(|status| status.dirty.bytes);
-    match left {
-        Some(bytes) => tracing::info!("writing everything back: {} left", ByteSize(bytes)),
-        None => tracing::info!("writing everything back"),
-    }
-    left
+    daemon.report::<StatusReport>("status").ok().map(|status| status.dirty.bytes)
 }
