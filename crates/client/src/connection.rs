@@ -84,6 +84,12 @@ impl ControlClient {
         self.wait_for_reply(patience)
     }
 
+    /// Sends a request for work that may take hours, and waits for the reply as long as the daemon runs.
+    pub fn ask_for_long_work(&mut self, request: &Value) -> Result<Value, ClientError> {
+        self.send_request(request, &[])?;
+        self.wait_for_reply(Duration::MAX)
+    }
+
     /// Sends a request together with at most 129 descriptors, and waits for the reply.
     pub fn ask_with(
         &mut self,

@@ -21,6 +21,9 @@ const SHOW_AFTER: Duration = Duration::from_millis(300);
 /// The time between two plain lines without a terminal.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
+/// A shell adds this to the number of the signal that ended a program.
+const EXIT_CODE_BY_SIGNAL: u8 = 128;
+
 /// The line on the terminal, if one is shown.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
@@ -54,7 +57,7 @@ impl LongWork {
             hold();
         }
         let (end, ended) = channel();
-        let watch = WorkWatch { what: what.into(), amount, on_interrupt, line: None };
+        let watch = WorkWatch { what: what.into(), amount, on_interrupt, line: None, shown: None };
         let watcher = std::thread::Builder::new().name("progress".into()).spawn(move || watch.run(&ended));
         if watcher.is_err() && holds_signals {
             // Without the thread no one would answer.
@@ -84,12 +87,24 @@ pub fn print_above_progress<R>(print: impl FnOnce() -> R) -> R {
     }
 }
 
+/// Prints `text` as the last line of work that stopped because of a [`held_signal`]. Returns the exit code of the process.
+pub fn exit_code_of_interrupt(text: &str) -> u8 {
+    print_interrupted(text);
+    EXIT_CODE_BY_SIGNAL + held_signal().unwrap_or(0)
+}
+
+fn print_interrupted(text: &str) {
+    print_line(&format!("interrupted: {text}"));
+}
+
 /// What the thread of a work knows.
 struct WorkWatch<F> {
     what: String,
     amount: F,
     on_interrupt: OnInterrupt,
     line: Option<ProgressBar>,
+    /// The amount that the line showed last.
+    shown: Option<WorkAmount>,
 }
 
 impl<F: FnMut() -> WorkAmount> WorkWatch<F> {
@@ -125,7 +140,12 @@ impl<F: FnMut() -> WorkAmount> WorkWatch<F> {
             *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(line.clone());
             line
         });
-        line.set_style(style(&amount));
+        let kind = |amount: &WorkAmount| (amount.unit, amount.total.is_some());
+        if self.shown.replace(amount).as_ref().map(kind) != Some(kind(&amount)) {
+            line.set_style(style(&amount));
+            // The time so far says nothing about the rate.
+            line.reset_eta();
+        }
         if let Some(total) = amount.total {
             line.set_length(total.max(amount.done));
         }
@@ -145,8 +165,8 @@ impl<F: FnMut() -> WorkAmount> WorkWatch<F> {
             return;
         };
         self.erase();
-        print_line(&format!("interrupted: {}", text(&(self.amount)())));
-        std::process::exit(128 + i32::from(signal))
+        print_interrupted(&text(&(self.amount)()));
+        std::process::exit(i32::from(EXIT_CODE_BY_SIGNAL + signal))
     }
 }
 

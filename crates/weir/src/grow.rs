@@ -7,6 +7,7 @@ use crate::store_path::open_store;
 use crate::store_server::StoreServer;
 use device::BLOCK_BYTES;
 use host::{DiskAccess, spare_bytes};
+use progress::{LongWork, OnInterrupt, WorkAmount, WorkUnit};
 use serde_json::{Value, json};
 use stack::{StackError, store_of};
 use std::fs;
@@ -51,7 +52,25 @@ fn grow_store(args: &GrowArgs) -> Result<(), WeirError> {
 
 fn ask(found: &StoreServer, operation: &str, args: &GrowArgs) -> Result<Value, WeirError> {
     let request = json!({ "operation": operation, "bytes": args.size.map(|size| size.0) });
-    Ok(found.connect()?.ask(&request)?)
+    let mut daemon = found.connect()?;
+    let _work = show_progress(args, daemon.pid());
+    Ok(daemon.ask_for_long_work(&request)?)
+}
+
+/// Shows that the daemon works. The daemon does not say how far it is. A signal ends this process alone.
+fn show_progress(args: &GrowArgs, daemon: Option<u32>) -> LongWork {
+    let path = args.path.display().to_string();
+    let what = format!("growing {path}");
+    let process = daemon.map_or_else(String::new, |pid| format!(", process {pid},"));
+    let subject = if args.buffer { "buffer" } else { "store" };
+    let interrupted = move |_: &WorkAmount| {
+        format!(
+            "the daemon{process} goes on growing the {subject} of {path}, which keeps its new size. `weir status` shows the size; to \
+             see an error, run it again with the same --size"
+        )
+    };
+    let unknown = || WorkAmount { unit: WorkUnit::Unknown, done: 0, total: None };
+    LongWork::start(what, unknown, OnInterrupt::Exit(Box::new(interrupted)))
 }
 
 fn grow_unmounted(args: &GrowArgs) -> Result<u64, WeirError> {

@@ -158,7 +158,7 @@ fn run(command: WeirCommand) -> Result<ExitCode, WeirError> {
         WeirCommand::Check(args) => check::run(&args),
         WeirCommand::Space(args) => space(&args).map(done),
         WeirCommand::Scrub(args) => scrub::run(&args),
-        WeirCommand::ReplaceBuffer(args) => replace_buffer::run(&args).map(done),
+        WeirCommand::ReplaceBuffer(args) => replace_buffer::run(&args),
         WeirCommand::Grow(args) => grow::run(&args).map(done),
         WeirCommand::Tune(args) => tune(&args).map(done),
         WeirCommand::Rules(args) => rules::run(&args.command),

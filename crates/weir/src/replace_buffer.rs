@@ -13,6 +13,9 @@
 //! Until step 5 the old buffer keeps its content. At most the end of its log is written again, to make it
 //! durable, but the buffer need not be writable. A buffer that cannot be read is never written, and gets
 //! another name if it is in the way.
+//!
+//! A signal ends the command in step 1, where nothing but the write-back was done. A signal in step 2 undoes that step. From
+//! step 3 on signals are held, because the rest takes a moment.
 
 use crate::byte_size::ByteSize;
 use crate::cli::ReplaceBufferArgs;
@@ -24,9 +27,13 @@ use crate::format::{
 };
 use crate::volume::rfc3339;
 use buffer::{Buffer, BufferError, BufferIdentity};
-use cache::{CacheError, CacheSettings, UNFINISHED_RESCUE};
-use device::{BufferId, Device, Lsn, ObjectId, OverlayDevice, PageNo, StoreId};
-use host::{DiskAccess, random_bytes, shell_quoted};
+use cache::{Cache, CacheError, CacheSettings, UNFINISHED_RESCUE};
+use device::{
+    BLOCK_BYTES, Block, BufferId, Device, DeviceError, DeviceOperation, Lsn, ObjectId, OverlayDevice, Page,
+    PageNo, StoreId,
+};
+use host::{DiskAccess, HostDisk, random_bytes, shell_quoted};
+use progress::{LongWork, OnInterrupt, WorkAmount, WorkUnit, exit_code_of_interrupt, held_signal};
 use stack::{
     BUFFER_FILE, ExpectedBuffer, MediumKind, StackError, StorageStack, StoreMedia, absolute, describe_store,
     medium_kind, open_medium, store_of, warn_of_readers,
@@ -34,7 +41,9 @@ use stack::{
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use store::{Store, VolumeInfo};
 
 /// LSNs that the new buffer leaves out: more than a lost buffer can have used since the last page was written
@@ -63,7 +72,7 @@ struct OldBuffer {
     volumes: Vec<String>,
 }
 
-pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
+pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<ExitCode, WeirError> {
     let directory = entry_of(&args.path)?;
     let plan = plan(args, directory.as_deref())?;
     ensure_allowed(&plan, args.force)?;
@@ -77,15 +86,22 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
     let mut undo = FormatUndo::default();
     let identity = BufferIdentity { store: old.store, id: BufferId(random_bytes()) };
     let like = args.buffer_size.is_none().then_some(old.bytes);
+    let formatting = Arc::new(FormatProgress::default());
+    let work = formatting.show(plan.path());
     let make_and_begin = |undo: &mut FormatUndo| {
         ensure_old_name_is_free(directory.as_deref(), &old)?;
-        let bytes = make(&plan, like, identity, &old, undo)?;
+        let Some(bytes) = make(&plan, like, identity, &old, (undo, &formatting))? else { return Ok(None) };
         let media = StoreMedia::find(&args.path, Some(plan.path()))?;
         let restored = begin_with_new_buffer(media, old.lost.is_none().then_some(&old.written))?;
-        Ok((bytes, restored))
+        Ok(Some((bytes, restored)))
     };
     let (bytes, restored) = match make_and_begin(&mut undo) {
-        Ok(made) => made,
+        Ok(Some(made)) => made,
+        Ok(None) => {
+            undo.run();
+            drop(work);
+            return Ok(ExitCode::from(exit_code_of_interrupt(&interrupted_format(args, &plan, &old))));
+        }
         Err(error) => {
             // Once the store names the new buffer, it must stay.
             let known = store_of(&args.path).and_then(|store| describe_store(&store));
@@ -101,9 +117,97 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<(), WeirError> {
     }
     let new = directory.as_deref().unwrap_or(plan.path());
     let retired = retire(&old, new);
+    drop(work);
     print_result(args, &old, bytes, &restored, retired.err());
     warn_of_readers(new);
-    Ok(())
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The last line after a signal in step 2.
+fn interrupted_format(args: &ReplaceBufferArgs, plan: &MediumPlan, old: &OldBuffer) -> String {
+    let store = args.path.display();
+    let new = match plan {
+        MediumPlan::Create { path, .. } => format!("{} was removed", path.display()),
+        MediumPlan::Use { path } => format!("{} is not a buffer", path.display()),
+    };
+    match &old.path {
+        Some(path) if old.was_read => format!(
+            "{store} still has the buffer {}, and all of its changes are in the store, too; {new}. Run it again, or mount the \
+             store as before",
+            path.display()
+        ),
+        _ => format!("{store} still has no buffer that can be used; {new}. Run it again"),
+    }
+}
+
+/// The progress of formatting the new buffer.
+#[derive(Default)]
+struct FormatProgress {
+    bytes: AtomicU64,
+    /// 0 until the buffer's size is known.
+    total: AtomicU64,
+}
+
+impl FormatProgress {
+    /// Shows the progress. Signals are held meanwhile.
+    fn show(self: &Arc<FormatProgress>, new: &Path) -> LongWork {
+        let progress = self.clone();
+        let amount = move || {
+            let total = progress.total.load(Ordering::Relaxed);
+            WorkAmount {
+                unit: WorkUnit::Bytes,
+                done: progress.bytes.load(Ordering::Relaxed),
+                total: Some(total).filter(|&total| total > 0),
+            }
+        };
+        LongWork::start(format!("formatting {}", new.display()), amount, OnInterrupt::Hold)
+    }
+}
+
+/// The disk of the new buffer while it is formatted. It counts written bytes, and refuses writes after a signal.
+struct FormattedDisk<'a> {
+    disk: &'a HostDisk,
+    progress: &'a FormatProgress,
+}
+
+impl Device for FormattedDisk<'_> {
+    fn blocks(&self) -> u64 {
+        self.disk.blocks()
+    }
+
+    fn name(&self) -> &str {
+        self.disk.name()
+    }
+
+    fn read(&self, at: Block, into: &mut [Page]) -> Result<(), DeviceError> {
+        self.disk.read(at, into)
+    }
+
+    fn write(&self, at: Block, from: &[Page]) -> Result<(), DeviceError> {
+        let count = from.len() as u64;
+        if held_signal().is_some() {
+            return Err(DeviceError {
+                device: self.name().into(),
+                operation: DeviceOperation::Write,
+                at,
+                count,
+                // EINTR on every Linux.
+                errno: 4,
+                reason: "interrupted".into(),
+            });
+        }
+        self.disk.write(at, from)?;
+        self.progress.bytes.fetch_add(count * BLOCK_BYTES as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.disk.flush()
+    }
+
+    fn trim(&self, at: Block, count: u64) -> Result<(), DeviceError> {
+        self.disk.trim(at, count)
+    }
 }
 
 /// The path of the entry `buffer`, if the store is a directory.
@@ -202,17 +306,51 @@ struct WrittenBack {
 /// So a device that can be read but no longer written, as at the end of its life, loses nothing. After a
 /// crash the buffer has the same content, and may be written back again.
 fn write_back(media: &StoreMedia) -> Result<WrittenBack, StackError> {
+    let draining = Arc::new(DrainProgress::default());
+    let _work = draining.show(media);
     // The store must not get changes that the buffer does not have after a crash. If the buffer cannot be
     // made durable, there is nothing better to do than to continue. If the power then fails, the store is
     // ahead of the buffer, and the next start says so.
     let _ = make_durable(&media.buffer);
     let settings = CacheSettings { buffer_is_given_up: true, ..CacheSettings::default() };
     let stack = StorageStack::open_beside_buffer(media.clone(), settings)?;
+    let _ = draining.0.set((stack.cache.clone(), stack.cache.status().dirty_bytes));
     let not_truncated = stack.truncate_lost_ends();
     stack.cache.drain().map_err(|source| StackError::Cache { path: media.name.clone(), source })?;
     let lost = stack.cache.lost_tails().into_iter();
     let lost = lost.filter(|(object, _)| not_truncated.contains(&object.volume)).collect();
     Ok(WrittenBack { newest: stack.cache.status().applied, lost })
+}
+
+/// The progress of writing a buffer's changes back: the cache, once it is open, and the dirty bytes that it had then.
+#[derive(Default)]
+struct DrainProgress(OnceLock<(Cache, u64)>);
+
+impl DrainProgress {
+    /// Shows the progress. A signal ends the process: the store may have some of the buffer's changes, and the buffer has all.
+    fn show(self: &Arc<DrainProgress>, media: &StoreMedia) -> LongWork {
+        let progress = self.clone();
+        let amount = move || match progress.0.get() {
+            Some((cache, total)) => {
+                let done = total.saturating_sub(cache.status().dirty_bytes);
+                WorkAmount { unit: WorkUnit::Bytes, done, total: Some(*total) }
+            }
+            None => WorkAmount { unit: WorkUnit::Unknown, done: 0, total: None },
+        };
+        let store = media.name.display().to_string();
+        let buffer = media.buffer.display().to_string();
+        let interrupted = move |amount: &WorkAmount| {
+            let done = match amount.unit {
+                WorkUnit::Unknown => "nothing was written back".to_owned(),
+                _ => format!("{amount} were written back"),
+            };
+            format!(
+                "{done}; {store} still has the buffer {buffer}, which is complete. Run it again, or mount the store as before"
+            )
+        };
+        let what = format!("writing back {}", media.buffer.display());
+        LongWork::start(what, amount, OnInterrupt::Exit(Box::new(interrupted)))
+    }
 }
 
 /// Makes everything durable that can be read from the buffer at `path`.
@@ -275,26 +413,31 @@ fn begin_with_new_buffer(
     Ok(restored)
 }
 
-/// Makes and formats the new buffer, and returns its size.
+/// Makes and formats the new buffer, and returns its size. `None` after a signal.
 fn make(
     plan: &MediumPlan,
     like: Option<ByteSize>,
     identity: BufferIdentity,
     old: &OldBuffer,
-    undo: &mut FormatUndo,
-) -> Result<ByteSize, WeirError> {
+    (undo, progress): (&mut FormatUndo, &FormatProgress),
+) -> Result<Option<ByteSize>, WeirError> {
     let disk = match (plan, like) {
         (MediumPlan::Create { path, .. }, Some(ByteSize(bytes))) => {
             make_buffer_disk(&MediumPlan::Create { path: path.clone(), bytes }, undo)?
         }
         _ => make_buffer_disk(plan, undo)?,
     };
+    progress.total.store(bytes_of(&disk).0, Ordering::Relaxed);
     let newest = Lsn(old.written.newest.0 + LSN_GAP);
-    Buffer::format_after(&disk, identity, newest)
-        .map_err(|source| StackError::Cache { path: plan.path().into(), source: source.into() })?;
+    let formatted = Buffer::format_after(&FormattedDisk { disk: &disk, progress }, identity, newest);
+    // Nothing uses the new buffer yet.
+    if held_signal().is_some() {
+        return Ok(None);
+    }
+    formatted.map_err(|source| StackError::Cache { path: plan.path().into(), source: source.into() })?;
     // The old buffer may be retired only after that.
     sync_names_beside(&absolute(plan.path())?)?;
-    Ok(bytes_of(&disk))
+    Ok(Some(bytes_of(&disk)))
 }
 
 /// Refuses to continue if the old buffer could not be read and the name that would keep it is taken.
