@@ -5,4 +5,4 @@ mod signals;
 
 pub use amount::{WorkAmount, WorkUnit};
 pub use long_work::{LongWork, OnInterrupt, exit_code_of_interrupt, print_above_progress};
-pub use signals::held_signal;
+pub use signals::{held_signal, pass_signals_to};

@@ -2,8 +2,10 @@
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+use signal_hook::low_level::pipe;
 use std::ffi::c_int;
 use std::fs;
+use std::io::{self, PipeWriter};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Once};
 
@@ -33,6 +35,24 @@ pub(crate) fn hold() {
 /// Lets the next signal end the process again.
 pub(crate) fn release() {
     IS_AT_REST.store(true, Ordering::SeqCst);
+}
+
+/// Lets the first signal write a byte to `pipe`, for work in another process, and counts it as [held](held_signal). The second
+/// signal ends this process.
+///
+/// # Errors
+/// Those of preparing the pipe. Signals then end the process as before.
+pub fn pass_signals_to(pipe: &PipeWriter) -> io::Result<()> {
+    let has_one = Arc::new(AtomicBool::new(false));
+    let ignored = ignored_signals();
+    for signal in INTERRUPTING.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0) {
+        pipe::register(signal, pipe.try_clone()?)?;
+        // The order counts: the first signal does not yet see its own mark.
+        flag::register_conditional_default(signal, has_one.clone())?;
+        flag::register(signal, has_one.clone())?;
+        flag::register_usize(signal, HELD.clone(), signal as usize)?;
+    }
+    Ok(())
 }
 
 /// The signal that came during long work, if one did.

@@ -15,5 +15,6 @@ pub use replay::{
     results_to_bytes,
 };
 pub use report::{
-    Explanation, ReplayReport, ReportComparison, RunSummary, explain, same, show, write_time_line,
+    Explanation, IncompleteReplay, ReplayReport, ReportComparison, RunSummary, explain, same, show,
+    write_time_line,
 };

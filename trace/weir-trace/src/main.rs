@@ -8,6 +8,7 @@ mod one_run;
 mod output;
 mod replay;
 mod replayed_traces;
+mod stop_request;
 
 use args::{CompileArgs, ExplainArgs, ManArgs, RecordArgs, TraceCommandLine, TraceVerb};
 use clap::{CommandFactory, Parser};

@@ -6,6 +6,7 @@
 //! | ends | effect |
 //! | --- | --- |
 //! | the replayer | the keeper removes the sandbox and ends; then the reader accepts the results |
+//! | the replay, because the reader asked for it after a signal | as at a normal end, with the results until then |
 //! | the reader, in whatever way | the keeper notices, ends the replayer and removes the sandbox |
 //! | the keeper | the kernel ends the replayer; the reader removes the sandbox |
 //! | all three | the next replay below the same target removes the sandbox |
@@ -13,15 +14,21 @@
 use crate::args::{CacheArg, FsyncArg, OrderArg, ReplayArgs};
 use crate::error::ProgramError;
 use crate::replayed_traces::ReplayedTraces;
+use crate::stop_request::StopRequest;
+use progress::{LongWork, OnInterrupt, WorkAmount, WorkUnit, print_above_progress};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setsid};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::borrow::Cow;
-use std::io::{self, IsTerminal, PipeWriter, Read, Write};
+use std::io::{self, PipeWriter, Read, Write};
+use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once, OnceLock};
+use std::time::{Duration, Instant};
 use trace_file::TraceError;
 use trace_replay::{
     AfterReplay, CacheControl, FsyncMeaning, OrderChoice, ReplayFailure, ReplayResults, ReplayRun,
@@ -33,6 +40,9 @@ const FAILED: u8 = 1;
 /// The keeper adds this to the number of the signal that ended the replayer, as shells do.
 const BY_SIGNAL: i32 = 128;
 
+/// How long a stopped replay waits for calls under way before it says so. A call for a lock may wait for ever.
+const CALLS_WAIT: Duration = Duration::from_secs(1);
+
 pub(crate) fn name(order: OrderArg) -> &'static str {
     match order {
         OrderArg::Weir => "weir",
@@ -43,11 +53,12 @@ pub(crate) fn name(order: OrderArg) -> &'static str {
     }
 }
 
-/// Replays once, below the target.
+/// Replays once, below the target. After a `stop`, the results are those of the actions until then.
 pub(crate) fn run(
     args: &ReplayArgs,
     together: &ReplayedTraces,
     order: OrderArg,
+    stop: &StopRequest,
 ) -> Result<ReplayRun, ProgramError> {
     std::fs::create_dir_all(&args.on).map_err(TraceError::target("creating", &args.on))?;
     let target = args.on.canonicalize().map_err(TraceError::target("finding", &args.on))?;
@@ -68,7 +79,7 @@ pub(crate) fn run(
     let keeper = host::fork(move || {
         drop(own_reader.take());
         keep(own_sandbox, results, |sandbox, results| {
-            hand_over(results, replay(args, together, order, sandbox))
+            hand_over(results, replay(args, together, order, (sandbox, stop)))
         })
         .unwrap_or(FAILED)
     });
@@ -168,7 +179,7 @@ fn replay(
     args: &ReplayArgs,
     together: &ReplayedTraces,
     order: OrderArg,
-    sandbox: Option<ReplaySandbox>,
+    (sandbox, stop): (Option<ReplaySandbox>, &StopRequest),
 ) -> Result<ReplayRun, TraceError> {
     let compiled = together.whole();
     let sandbox = sandbox.expect("a replay has its site");
@@ -198,15 +209,53 @@ fn replay(
     let confined = trace_replay::confine(sandbox)?;
     // A change of rights, as in a user namespace, clears the parent-death signal, so set it again.
     keeper.map_or(Ok(()), end_with).map_err(TraceError::target("confining", &args.on))?;
-    let watched = std::io::stderr().is_terminal();
-    let tell = |done: usize, all: usize| {
-        if watched {
-            eprintln!("building the initial tree: {done} of {all} files");
-        }
-    };
+    let files = ReplayProgress::show("building the initial tree", "files", compiled.tree.len());
+    let tell = |done: usize, _: usize| files.note(done as u64, stop);
     let built = trace_replay::initialise(&confined, compiled, &tell)?;
+    drop(files);
+    let Some(built) = built else { return Ok(ReplayRun::unreached(compiled.actions.len())) };
     let done = cache.apply(compiled)?;
-    let run =
-        trace_replay::replay(compiled, &ReplaySettings { order, speed, stall_seconds: args.stall }, syncs)?;
+    let settings = ReplaySettings { order, speed, stall_seconds: args.stall };
+    let actions = ReplayProgress::show("replaying", "actions", compiled.actions.len());
+    let run = trace_replay::replay(compiled, &settings, syncs, &|done| actions.note(done, stop))?;
     Ok(ReplayRun { built, cache: done, ..run })
+}
+
+/// The progress of a part of a replay, as the user sees it.
+struct ReplayProgress {
+    done: Arc<AtomicU64>,
+    stop_seen: OnceLock<Instant>,
+    hint: Once,
+    _work: LongWork,
+}
+
+impl ReplayProgress {
+    /// Shows the progress of `what`, in `all` things. The signals are the reader's.
+    fn show(what: &str, things: &'static str, all: usize) -> ReplayProgress {
+        let done = Arc::new(AtomicU64::new(0));
+        let of_amount = done.clone();
+        let amount = move || WorkAmount {
+            unit: WorkUnit::Things(things),
+            done: of_amount.load(Ordering::Relaxed),
+            total: Some(all as u64),
+        };
+        let work = LongWork::start(what, amount, OnInterrupt::Nothing);
+        ReplayProgress { done, stop_seen: OnceLock::new(), hint: Once::new(), _work: work }
+    }
+
+    /// Notes how much is done. Breaks if the replay is to stop.
+    fn note(&self, done: u64, stop: &StopRequest) -> ControlFlow<()> {
+        self.done.fetch_max(done, Ordering::Relaxed);
+        if !stop.is_made() {
+            return ControlFlow::Continue(());
+        }
+        if self.stop_seen.get_or_init(Instant::now).elapsed() >= CALLS_WAIT {
+            self.hint.call_once(|| {
+                print_above_progress(|| {
+                    eprintln!("stopping when the calls under way return; a second Ctrl-C ends it at once")
+                });
+            });
+        }
+        ControlFlow::Break(())
+    }
 }

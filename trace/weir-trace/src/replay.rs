@@ -1,9 +1,12 @@
-//! `weir-trace replay`: the requested runs, a run with one thread for comparison, and the report.
+//! `weir-trace replay`: the requested runs, a run with one thread for comparison, and the report. A signal stops the runs; the
+//! report is then about what was replayed.
 
 use crate::args::{OrderArg, ReplayArgs};
 use crate::error::ProgramError;
 use crate::one_run;
 use crate::replayed_traces::ReplayedTraces;
+use crate::stop_request::StopRequest;
+use progress::{exit_code_of_interrupt, held_signal};
 use serde_json::json;
 use std::process::ExitCode;
 use trace_file::CompiledTrace;
@@ -15,14 +18,27 @@ const ORDER_DIFFERS: u8 = 3;
 pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, ProgramError> {
     let together = ReplayedTraces::read(&args.compiled)?;
     together.tell_what_was_adapted();
-    let runs =
-        (0..args.runs).map(|_| one_run::run(args, &together, args.order)).collect::<Result<Vec<_>, _>>()?;
+    let stop = StopRequest::on_signals()
+        .map_err(|source| ProgramError::Start { target: args.on.clone(), source })?;
+    let runs = match runs_until_signal(args, &together, &stop)? {
+        runs if runs.is_empty() => {
+            return Ok(ExitCode::from(exit_code_of_interrupt(
+                "nothing was replayed. The replay cleaned up as at its end",
+            )));
+        }
+        runs => runs,
+    };
+    let mut left_out = left_out(args, &runs);
     let mut whole = reports(args, together.whole(), &runs, None);
     let wants_single = !args.no_single && args.order != OrderArg::Single;
     let mut single = None;
-    if wants_single && whole.iter().any(|report| !report.causes.is_empty()) {
-        single = Some(one_run::run(args, &together, OrderArg::Single)?);
+    if left_out.is_none() && wants_single && whole.iter().any(|report| !report.causes.is_empty()) {
+        single = run_until_signal(args, &together, OrderArg::Single, &stop)?.filter(ReplayRun::is_complete);
         whole = reports(args, together.whole(), &runs, single.as_ref());
+        if single.is_none() {
+            let what = "the replay is complete, but not the check of its differences with one thread";
+            left_out = Some(what.to_owned());
+        }
     }
     let ordered = whole.iter().all(|report| report.order_differences() == 0);
     if let Some(path) = &args.time_line {
@@ -38,7 +54,58 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode, ProgramError> {
         })
         .collect();
     print(args, &whole, &each);
+    if let Some(what) = left_out {
+        return Ok(ExitCode::from(exit_code_of_interrupt(&format!(
+            "{what}. The replay cleaned up as at its end"
+        ))));
+    }
     Ok(if args.strict && !ordered { ExitCode::from(ORDER_DIFFERS) } else { ExitCode::SUCCESS })
+}
+
+/// Makes the requested runs, until a signal comes. If runs are complete then, the one that is not is dropped.
+fn runs_until_signal(
+    args: &ReplayArgs,
+    together: &ReplayedTraces,
+    stop: &StopRequest,
+) -> Result<Vec<ReplayRun>, ProgramError> {
+    let mut runs: Vec<ReplayRun> = Vec::new();
+    for _ in 0..args.runs {
+        let run = run_until_signal(args, together, args.order, stop)?;
+        runs.extend(run.filter(|run| run.reached() > 0 && (runs.is_empty() || run.is_complete())));
+        if held_signal().is_some() {
+            break;
+        }
+    }
+    Ok(runs)
+}
+
+/// Makes one run. `None` if a signal has ended it without results.
+fn run_until_signal(
+    args: &ReplayArgs,
+    together: &ReplayedTraces,
+    order: OrderArg,
+    stop: &StopRequest,
+) -> Result<Option<ReplayRun>, ProgramError> {
+    match one_run::run(args, together, order, stop) {
+        // The same signal may have reached the other processes, too.
+        Err(ProgramError::ReplayFailed { .. }) if held_signal().is_some() => Ok(None),
+        run => run.map(Some),
+    }
+}
+
+/// What a signal has kept from being replayed, as the user reads it.
+fn left_out(args: &ReplayArgs, runs: &[ReplayRun]) -> Option<String> {
+    match runs {
+        [run] if !run.is_complete() => Some(format!(
+            "{} of {} actions were replayed, and the report is about these",
+            run.reached(),
+            run.samples.len()
+        )),
+        _ if runs.len() < args.runs as usize => {
+            Some(format!("{} of {} runs are complete, and the report is about these", runs.len(), args.runs))
+        }
+        _ => None,
+    }
 }
 
 /// Prints the report. Several compiled traces also have one each, after the report of the whole.

@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::io::{self, Seek, Write};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use trace_file::{CompiledTrace, Device, InitialFile, InitialKind, TraceError};
 
@@ -26,7 +27,7 @@ const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
 /// Threads that write files: enough to keep a slow device busy.
 const THREADS: usize = 8;
 /// How often progress is reported.
-const TELL: Duration = Duration::from_secs(1);
+const TELL: Duration = Duration::from_millis(100);
 /// The mode of directories until everything below is built: open for the owner.
 const OPEN_DIRECTORY: u32 = 0o700;
 
@@ -49,24 +50,28 @@ pub struct BuiltTree {
 /// Files that are not in the tree are removed. Files that already match are kept, so another build after a
 /// replay costs only what the replay changed.
 ///
-/// `tell` is called from time to time with the number of finished files and of all files.
+/// `tell` is called from time to time with the number of finished files and of all files. If it answers with a break, the tree
+/// stays as it is, and `None` is returned.
 pub fn initialise(
     _: &Confined,
     compiled: &CompiledTrace,
-    tell: &(dyn Fn(usize, usize) + Sync),
-) -> Result<BuiltTree, TraceError> {
+    tell: &(dyn Fn(usize, usize) -> ControlFlow<()> + Sync),
+) -> Result<Option<BuiltTree>, TraceError> {
     build(compiled, Path::new("/"), tell)
 }
 
 fn build(
     compiled: &CompiledTrace,
     root: &Path,
-    tell: &(dyn Fn(usize, usize) + Sync),
-) -> Result<BuiltTree, TraceError> {
+    tell: &(dyn Fn(usize, usize) -> ControlFlow<()> + Sync),
+) -> Result<Option<BuiltTree>, TraceError> {
     let builder = Builder {
         compiled,
         root,
         tell,
+        told: Mutex::new(Instant::now()),
+        finished: AtomicUsize::new(0),
+        is_stopped: AtomicBool::new(false),
         written: AtomicU64::new(0),
         stand_ins: AtomicU64::new(0),
         refused: AtomicU64::new(0),
@@ -88,24 +93,31 @@ fn build(
     if space.f_blocks > 0 && needed > free {
         return Err(TraceError::Space { path: root.into(), needed, free });
     }
-    builder.build()?;
+    if builder.build()?.is_break() {
+        return Ok(None);
+    }
     let bytes = compiled.tree.iter().map(|initial| match initial.kind {
         InitialKind::File(bytes) => bytes,
         _ => 0,
     });
-    Ok(BuiltTree {
+    Ok(Some(BuiltTree {
         files: compiled.tree.len() as u64,
         bytes: bytes.fold(0, u64::saturating_add),
         written: builder.written.into_inner(),
         stand_ins: builder.stand_ins.into_inner(),
         refused_attributes: builder.refused.into_inner(),
-    })
+    }))
 }
 
 struct Builder<'a> {
     compiled: &'a CompiledTrace,
     root: &'a Path,
-    tell: &'a (dyn Fn(usize, usize) + Sync),
+    tell: &'a (dyn Fn(usize, usize) -> ControlFlow<()> + Sync),
+    /// When the progress was reported last.
+    told: Mutex<Instant>,
+    /// Files that are finished.
+    finished: AtomicUsize,
+    is_stopped: AtomicBool,
     written: AtomicU64,
     stand_ins: AtomicU64,
     refused: AtomicU64,
@@ -118,7 +130,7 @@ impl Builder<'_> {
 
     /// Builds directories first, parents before children, then files in parallel, then links. Modes of
     /// directories come last, because some deny access.
-    fn build(&self) -> Result<(), TraceError> {
+    fn build(&self) -> Result<ControlFlow<()>, TraceError> {
         let of = |wanted: fn(&InitialKind) -> bool| {
             self.compiled.tree.iter().filter(move |initial| wanted(&initial.kind))
         };
@@ -129,6 +141,9 @@ impl Builder<'_> {
         let files: Vec<_> =
             of(|kind| matches!(kind, InitialKind::File(_) | InitialKind::Special(_))).collect();
         self.in_parallel(&files)?;
+        if self.is_stopped.load(Ordering::Relaxed) {
+            return Ok(ControlFlow::Break(()));
+        }
         for initial in of(|kind| matches!(kind, InitialKind::Link(_) | InitialKind::HardLink(_))) {
             self.one(initial, |path| self.link(initial, path))?;
         }
@@ -137,7 +152,7 @@ impl Builder<'_> {
             self.attributes(initial, &self.path(initial));
             self.one(initial, |path| std::fs::set_permissions(path, mode))?;
         }
-        Ok(())
+        Ok(ControlFlow::Continue(()))
     }
 
     fn one(
@@ -150,7 +165,7 @@ impl Builder<'_> {
     }
 
     fn in_parallel(&self, files: &[&InitialFile]) -> Result<(), TraceError> {
-        let (next, told) = (AtomicUsize::new(0), Mutex::new(Instant::now()));
+        let next = AtomicUsize::new(0);
         let work = || -> Result<(), TraceError> {
             let content = vec![0x57u8; CHUNK];
             loop {
@@ -159,11 +174,9 @@ impl Builder<'_> {
                 // After one failure, the other threads stop.
                 self.one(initial, |path| self.file(initial, path, &content))
                     .inspect_err(|_| next.store(files.len(), Ordering::Relaxed))?;
-                if let Ok(mut told) = told.try_lock()
-                    && told.elapsed() > TELL
-                {
-                    *told = Instant::now();
-                    (self.tell)(at + 1, files.len());
+                self.finished.fetch_add(1, Ordering::Relaxed);
+                if self.is_told_to_stop() {
+                    return Ok(());
                 }
             }
         };
@@ -171,6 +184,20 @@ impl Builder<'_> {
             let threads: Vec<_> = (0..THREADS.min(files.len())).map(|_| scope.spawn(work)).collect();
             threads.into_iter().try_for_each(|thread| thread.join().expect("building does not panic"))
         })
+    }
+
+    /// Reports the progress now and then. Returns whether the build must stop.
+    fn is_told_to_stop(&self) -> bool {
+        if let Ok(mut told) = self.told.try_lock()
+            && told.elapsed() > TELL
+        {
+            *told = Instant::now();
+            let finished = self.finished.load(Ordering::Relaxed);
+            if (self.tell)(finished, self.compiled.tree.len()).is_break() {
+                self.is_stopped.store(true, Ordering::Relaxed);
+            }
+        }
+        self.is_stopped.load(Ordering::Relaxed)
     }
 
     fn file(&self, initial: &InitialFile, path: &Path, content: &[u8]) -> io::Result<()> {
@@ -210,6 +237,9 @@ impl Builder<'_> {
                 let part = left.min(content.len() as u64);
                 file.write_all(&content[..part as usize])?;
                 left -= part;
+                if self.is_told_to_stop() {
+                    return Ok(());
+                }
             }
             self.written.fetch_add(to - from, Ordering::Relaxed);
         }

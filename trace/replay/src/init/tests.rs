@@ -24,7 +24,8 @@ fn tree() -> CompiledTrace {
 }
 
 fn build(compiled: &CompiledTrace, root: &Path) -> BuiltTree {
-    super::build(compiled, root, &|_, _| {}).expect("it is built")
+    let go_on = |_, _| std::ops::ControlFlow::Continue(());
+    super::build(compiled, root, &go_on).expect("it is built").expect("it is not stopped")
 }
 
 #[test]

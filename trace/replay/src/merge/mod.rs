@@ -90,8 +90,9 @@ impl MergedTraces {
         let (first, count) = part.threads;
         // With a single thread, waits belong to no traced thread.
         let waited = run.waited.get(first..first + count).unwrap_or(&[]).to_vec();
+        let reached = samples.iter().filter(|sample| sample.is_reached());
         ReplayRun {
-            elapsed: samples.iter().map(|sample| sample.start + sample.took).max().unwrap_or(0),
+            elapsed: reached.map(|sample| sample.start + sample.took).max().unwrap_or(0),
             samples,
             waited,
             built: run.built.clone(),

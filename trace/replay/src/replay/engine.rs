@@ -7,6 +7,7 @@ use super::results::{ActionSample, ReplayRun};
 use super::target::{CallBuffer, Target};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -48,11 +49,18 @@ struct Before {
     on: Option<u32>,
 }
 
-/// Replays on `target`.
+/// How often the replay is shown, and may be stopped.
+const SHOW_EVERY: Duration = Duration::from_millis(100);
+/// The longest part of a pause that a thread sleeps before it looks whether the replay was given up.
+const SLEEP_MAX: Duration = Duration::from_millis(200);
+
+/// Replays on `target`. `show` is called from time to time with the number of actions that are done; after its break, no thread
+/// begins another action.
 pub(super) fn run<T: Target>(
     compiled: &CompiledTrace,
     plan: &ReplayPlan,
     target: &T,
+    show: &dyn Fn(u64) -> ControlFlow<()>,
 ) -> Result<ReplayRun, TraceError> {
     let count = plan.threads.len();
     let shared = Shared {
@@ -82,7 +90,7 @@ pub(super) fn run<T: Target>(
         shared.given_up.store(missing > 0, Ordering::Relaxed);
         shared.began.get_or_init(Instant::now);
         let stall = match missing {
-            0 => shared.watch(&left),
+            0 => shared.watch(&left, show),
             missing => Some(format!("{missing} of {count} threads could not be started")),
         };
         let join = |thread: std::thread::ScopedJoinHandle<'_, Own>| {
@@ -98,9 +106,7 @@ pub(super) fn run<T: Target>(
 
 fn collect(plan: &ReplayPlan, owns: Vec<Own>) -> ReplayRun {
     let mut run = ReplayRun::default();
-    let outcome = trace_file::Outcome::Unknown;
-    let none = ActionSample { start: 0, waited: 0, on: None, late: 0, took: 0, outcome };
-    run.samples = vec![none; plan.place.len()];
+    run.samples = vec![ActionSample::UNREACHED; plan.place.len()];
     for (thread, own) in owns.into_iter().enumerate() {
         for (id, sample) in plan.threads[thread].iter().zip(own.samples) {
             run.elapsed = run.elapsed.max(sample.start + sample.took);
@@ -130,6 +136,9 @@ impl<T: Target> Shared<'_, T> {
         for (place, id) in self.plan.threads[thread].iter().enumerate() {
             let Some(Before { ready, on }) = self.wait(thread, *id, last, &mut own) else { return own };
             let (start, late) = self.think(*id, ready, &mut debt);
+            if self.given_up.load(Ordering::Relaxed) {
+                return own;
+            }
             let action = &self.compiled.actions[*id as usize];
             self.progress[thread].set(begun(place as u32));
             let (outcome, end) = match action.fate {
@@ -187,16 +196,29 @@ impl<T: Target> Shared<'_, T> {
             match self.plan.naps.get(&id) {
                 Some(ends_with) if self.nap(*ends_with, left - AWAKE) => return (self.now(), 0),
                 Some(_) => {}
-                None => std::thread::sleep(left - AWAKE),
+                None => self.sleep(left - AWAKE),
             }
         }
-        while self.now() < until {
+        while self.now() < until && !self.given_up.load(Ordering::Relaxed) {
             // Yields to other threads: with fewer processors than threads, this pause would delay them.
             std::thread::yield_now();
         }
         let now = self.now();
-        debt.add(now - until);
-        (now, now - until)
+        let late = now.saturating_sub(until);
+        debt.add(late);
+        (now, late)
+    }
+
+    /// Sleeps, unless the replay is given up.
+    fn sleep(&self, time: Duration) {
+        let until = Instant::now() + time;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.given_up.load(Ordering::Relaxed) {
+                return;
+            }
+            std::thread::sleep(left.min(SLEEP_MAX));
+        }
     }
 
     /// Sleeps for at most `most`. Returns whether the action that ends such a sleep has begun.
@@ -206,14 +228,17 @@ impl<T: Target> Shared<'_, T> {
     }
 
     /// Waits for the threads to end. If nothing moves for the stall time while every thread waits, gives up
-    /// and reports which thread waits for which action.
-    fn watch(&self, left: &(Mutex<usize>, Condvar)) -> Option<String> {
+    /// and reports which thread waits for which action. Gives up without a report if `show` says so.
+    fn watch(&self, left: &(Mutex<usize>, Condvar), show: &dyn Fn(u64) -> ControlFlow<()>) -> Option<String> {
         let mut moved = (Instant::now(), 0);
         let mut guard = left.0.lock().unwrap_or_else(PoisonError::into_inner);
         while *guard > 0 {
-            guard =
-                left.1.wait_timeout(guard, Duration::from_secs(1)).unwrap_or_else(PoisonError::into_inner).0;
+            guard = left.1.wait_timeout(guard, SHOW_EVERY).unwrap_or_else(PoisonError::into_inner).0;
             let sum = self.progress.iter().map(Progress::get).fold(0, u64::wrapping_add);
+            // Each progress counts the beginnings and the ends of actions.
+            if show(sum / 2).is_break() {
+                self.given_up.store(true, Ordering::Relaxed);
+            }
             let waiting = self.waits_for.iter().filter(|on| on.load(Ordering::Relaxed) != NOBODY).count();
             if sum != moved.1 || waiting < *guard {
                 moved = (Instant::now(), sum);

@@ -21,20 +21,25 @@ pub use results::{
 pub use syncs::{FsyncMeaning, WriteOut};
 
 use crate::confine::raise_descriptor_limit;
+use std::ops::ControlFlow;
 use target::NullTarget;
 use trace_file::{CompiledTrace, TraceError};
 
 /// Replays `compiled` in the root directory of this process. The process must be confined, and the directory
 /// must hold the initial tree.
+///
+/// `show` is called from time to time with the number of actions that are done. If it answers with a break, the replay ends once
+/// the calls under way have returned, and the other actions have [no sample](ActionSample::is_reached).
 pub fn replay(
     compiled: &CompiledTrace,
     settings: &ReplaySettings,
     syncs: FsyncMeaning,
+    show: &dyn Fn(u64) -> ControlFlow<()>,
 ) -> Result<ReplayRun, TraceError> {
     raise_descriptor_limit();
     let plan = plan::ReplayPlan::new(compiled, settings)?;
     let kernel = kernel::ReplayKernel::new(compiled, syncs)?;
-    engine::run(compiled, &plan, &kernel)
+    engine::run(compiled, &plan, &kernel, show)
 }
 
 /// Replays without system calls, to measure the engine itself.
@@ -42,7 +47,8 @@ pub fn replay_onto_nothing(
     compiled: &CompiledTrace,
     settings: &ReplaySettings,
 ) -> Result<ReplayRun, TraceError> {
-    engine::run(compiled, &plan::ReplayPlan::new(compiled, settings)?, &NullTarget)
+    let plan = plan::ReplayPlan::new(compiled, settings)?;
+    engine::run(compiled, &plan, &NullTarget, &|_| ControlFlow::Continue(()))
 }
 
 #[cfg(test)]

@@ -20,6 +20,23 @@ pub struct ReplayRun {
     pub cache: String,
 }
 
+impl ReplayRun {
+    /// The results of a replay of `count` actions that was stopped before the first.
+    pub fn unreached(count: usize) -> ReplayRun {
+        ReplayRun { samples: vec![ActionSample::UNREACHED; count], ..ReplayRun::default() }
+    }
+
+    /// The number of actions that the replay has reached: all of them, unless it was stopped.
+    pub fn reached(&self) -> usize {
+        self.samples.iter().filter(|sample| sample.is_reached()).count()
+    }
+
+    /// Whether the replay was not stopped.
+    pub fn is_complete(&self) -> bool {
+        self.reached() == self.samples.len()
+    }
+}
+
 /// The results of one action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ActionSample {
@@ -35,6 +52,17 @@ pub struct ActionSample {
     pub took: u64,
     /// The result. An action that is not executed has the recorded result.
     pub outcome: Outcome,
+}
+
+impl ActionSample {
+    /// The sample of an action that a stopped replay did not reach.
+    pub(crate) const UNREACHED: ActionSample =
+        ActionSample { start: u64::MAX, waited: 0, on: None, late: 0, took: 0, outcome: Outcome::Unknown };
+
+    /// Whether the replay has reached the action.
+    pub fn is_reached(&self) -> bool {
+        self.start != u64::MAX
+    }
 }
 
 /// The message from the process that replays to the process that asked for the replay.

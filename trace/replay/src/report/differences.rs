@@ -122,7 +122,7 @@ pub(super) fn find(compiled: &CompiledTrace, run: &ReplayRun, single: Option<&Re
     let stand_ins = stand_ins(compiled);
     let races: BTreeSet<u64> = compiled.about.races.iter().copied().collect();
     for (id, (action, sample)) in compiled.actions.iter().zip(&run.samples).enumerate() {
-        if action.fate != Fate::Executed || same(action, sample.outcome) {
+        if action.fate != Fate::Executed || !sample.is_reached() || same(action, sample.outcome) {
             continue;
         }
         let cause = match single.map(|single| single.samples[id].outcome) {

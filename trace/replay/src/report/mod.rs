@@ -33,9 +33,13 @@ pub struct ReplayReport {
     pub order: String,
     /// The state of the page cache at the start.
     pub cache: String,
+    /// How far a stopped replay has come. Absent if the replay was not stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomplete: Option<IncompleteReplay>,
     /// Duration of the replay, in nanoseconds.
     pub elapsed_ns: u64,
-    /// Duration of the traced program, in nanoseconds, with the tracer's work.
+    /// Duration of the traced program, in nanoseconds, with the tracer's work; up to the last replayed action if the replay was
+    /// stopped.
     pub recorded_ns: u64,
     /// Problems with the trace: kind, count, first line.
     #[serde(default)]
@@ -67,6 +71,15 @@ pub struct ReplayReport {
     pub built: BuiltTree,
     /// All runs, if the replay was repeated. The rest of the report is about the median run.
     pub runs: Vec<RunSummary>,
+}
+
+/// How far a stopped replay has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IncompleteReplay {
+    /// Actions that were replayed.
+    pub replayed: u64,
+    /// Actions of the trace.
+    pub actions: u64,
 }
 
 /// The use of a thread's time.
@@ -122,10 +135,10 @@ impl ReplayReport {
         for (rule, nanos) in run.waited.iter().flatten() {
             *waited_ns.entry(*rule).or_default() += nanos;
         }
-        let executed =
-            || compiled.actions.iter().zip(&run.samples).filter(|(action, _)| action.fate == Fate::Executed);
+        let reached = || compiled.actions.iter().zip(&run.samples).filter(|(_, sample)| sample.is_reached());
+        let executed = || reached().filter(|(action, _)| action.fate == Fate::Executed);
         let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
-        let recorded_ns = compiled.actions.iter().map(|action| action.end).max().unwrap_or(0);
+        let recorded_ns = reached().map(|(action, _)| action.end).max().unwrap_or(0);
         let busy = executed().map(|(_, sample)| sample.took).sum();
         let recorded_busy = executed().map(|(action, _)| action.end - action.start).sum();
         let syncs = executed().filter(|(action, _)| matches!(action.op, Op::Sync { .. } | Op::SyncAll));
@@ -133,6 +146,10 @@ impl ReplayReport {
         let mut report = ReplayReport {
             order: order.into(),
             cache: run.cache.clone(),
+            incomplete: (!run.is_complete()).then(|| IncompleteReplay {
+                replayed: run.reached() as u64,
+                actions: run.samples.len() as u64,
+            }),
             elapsed_ns: run.elapsed,
             recorded_ns,
             problems: compiled.about.problems.clone(),
@@ -165,7 +182,7 @@ impl ReplayReport {
 fn by_call(compiled: &CompiledTrace, run: &ReplayRun) -> BTreeMap<String, CallLatency> {
     let mut times: BTreeMap<_, Vec<u64>> = BTreeMap::new();
     for (action, sample) in compiled.actions.iter().zip(&run.samples) {
-        if action.fate == Fate::Executed {
+        if action.fate == Fate::Executed && sample.is_reached() {
             times.entry(action.name).or_default().push(sample.took);
         }
     }

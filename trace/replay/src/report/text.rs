@@ -1,6 +1,6 @@
 //! Formats a report as text.
 
-use super::{CallLatency, ConfidenceInterval, DifferenceGroup, LongWait, ReplayReport};
+use super::{CallLatency, ConfidenceInterval, DifferenceGroup, IncompleteReplay, LongWait, ReplayReport};
 use std::fmt;
 
 /// Number of calls and differences shown; `--json` has more.
@@ -9,6 +9,12 @@ const SHOWN: usize = 12;
 impl fmt::Display for ReplayReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
+        if let Some(IncompleteReplay { replayed, actions }) = self.incomplete {
+            writeln!(
+                out,
+                "INCOMPLETE     stopped after {replayed} of {actions} actions: the times and differences are of these"
+            )?;
+        }
         writeln!(out, "order          {}", self.order)?;
         writeln!(
             out,

@@ -33,6 +33,9 @@ fn write_events(compiled: &CompiledTrace, run: &ReplayRun, out: &mut dyn Write) 
     // When each thread's last action ended, which is when the wait of the next one begins.
     let mut ended = vec![0; compiled.about.threads as usize];
     for (id, (action, sample)) in compiled.actions.iter().zip(&run.samples).enumerate() {
+        if !sample.is_reached() {
+            continue;
+        }
         let ended = &mut ended[action.thread as usize];
         if sample.waited > 0
             && let Some(on) = sample.on

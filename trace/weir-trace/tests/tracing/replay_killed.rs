@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time within which a killed replay must have ended. Nothing waits in it, and its tree is small.
@@ -113,6 +113,49 @@ fn a_replay_that_is_terminated_ends_its_child_and_removes_its_tree() {
 #[test]
 fn a_replay_that_is_interrupted_ends_its_child_and_removes_its_tree() {
     ends_and_leaves_nothing(Signal::INT);
+}
+
+/// Interrupts a replay during its pause, and returns its output.
+fn interrupted(sandbox: &TestDirectory, signal: Signal, options: &[&str]) -> Output {
+    let (compiled, target) = (compile(sandbox), sandbox.path("target"));
+    let mut command = replay(&compiled, &target, &[&["--natural"], options].concat());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    assert!(soon(|| walk(&target).iter().any(|path| path.ends_with("made"))), "it makes its first call");
+    let begun = Instant::now();
+    kill_process(pid(&child), signal).expect("it is there");
+    let output = child.wait_with_output().expect("it ends");
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert_eq!(walk(&target), Vec::<PathBuf>::new());
+    output
+}
+
+#[test]
+fn an_interrupted_replay_reports_what_it_replayed_and_another_one_works() {
+    let sandbox = TestDirectory::new();
+    let output = interrupted(&sandbox, Signal::INT, &[]);
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(report.starts_with("INCOMPLETE     stopped after 1 of 2 actions"), "{report}");
+    assert!(report.contains("call                   1  openat") && !report.contains("close:"), "{report}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.starts_with("interrupted: 1 of 2 actions were replayed") && said.lines().count() == 1,
+        "{said}"
+    );
+    let whole = succeeds(&mut replay(&sandbox.path("compiled"), &sandbox.path("target"), &["--json"]));
+    let report: serde_json::Value = serde_json::from_slice(&whole.stdout).expect("JSON");
+    assert_eq!(report.get("incomplete"), None, "{report}");
+    assert_eq!(String::from_utf8_lossy(&whole.stderr), "");
+}
+
+#[test]
+fn a_terminated_replay_says_in_its_json_that_it_is_incomplete() {
+    let sandbox = TestDirectory::new();
+    let output = interrupted(&sandbox, Signal::TERM, &["--json"]);
+    assert_eq!(output.status.code(), Some(143), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["incomplete"], serde_json::json!({"replayed": 1, "actions": 2}));
+    assert!(report["elapsed_ns"].as_u64().expect("a number") < 60_000_000_000, "{report}");
 }
 
 /// As when a container or machine stops.
