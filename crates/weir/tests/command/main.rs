@@ -20,6 +20,7 @@ mod mount_list;
 mod mounted;
 mod owners;
 mod private;
+mod progress;
 mod replace_buffer;
 mod rules;
 mod service_manager;
