@@ -17,7 +17,7 @@ pub enum WorkUnit {
 /// How much of some work is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkAmount {
-    /// What the two numbers count.
+    /// The unit of both numbers.
     pub unit: WorkUnit,
     /// The part that is done.
     pub done: u64,

@@ -27,7 +27,7 @@ const EXIT_CODE_BY_SIGNAL: u8 = 128;
 /// The line on the terminal, if one is shown.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// What a signal does to long work.
+/// The effect of a signal on long work.
 pub enum OnInterrupt {
     /// The process prints "interrupted: " and this text about the amount that was done, and exits with 128 and the number of
     /// the signal. For work that may end at any moment, as after a SIGKILL.
@@ -97,7 +97,7 @@ fn print_interrupted(text: &str) {
     print_line(&format!("interrupted: {text}"));
 }
 
-/// What the thread of a work knows.
+/// The state of the thread that shows a work.
 struct WorkWatch<F> {
     what: String,
     amount: F,

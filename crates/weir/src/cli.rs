@@ -29,7 +29,8 @@ const EXIT_CODES: &str = "\
 weir prints results to standard output, and everything else to standard error.
 Sizes: K, M, G, T and KiB, MiB, GiB, TiB are multiples of 1024; kB, MB, GB, TB of 1000.
 Exit codes: 0 done; 1 failed (`check`, `scrub`: findings); 2 wrong command line (`check`:
-could not check). A command that fails changes nothing, unless its error says otherwise
+could not check); 130 after Ctrl-C, 143 after SIGTERM. Long work shows its progress, and says
+after Ctrl-C what was done and what to do now. A command that fails changes nothing, unless its error says otherwise
 or the daemon does not answer.
 
 A first session:
@@ -43,6 +44,8 @@ pub(crate) enum WeirCommand {
     Format(FormatArgs),
     Mount(MountArgs),
     /// Unmount a store, write everything back, and wait until that is done
+    ///
+    /// After Ctrl-C the daemon goes on and ends by itself.
     #[command(visible_alias = "umount")]
     Unmount(DirArgs),
     Status(StatusArgs),
@@ -560,6 +563,8 @@ pub(crate) struct SpaceArgs {
 /// the new size. A store cannot be made smaller. It uses as many whole segments as fit, at most about 43,000
 /// of 512 KiB or 350,000 of 4 MiB.
 ///
+/// The daemon of a mounted store does the work, and goes on after Ctrl-C.
+///
 /// With --buffer, weir enlarges the buffer, and writes the new space once. If it must write dirty data back
 /// before it can use that space, this takes at most as long as an unmount. If the store is not mounted, use
 /// `weir replace-buffer` instead.
@@ -584,7 +589,8 @@ pub(crate) struct GrowArgs {
 /// Give a store that is not mounted another buffer
 ///
 /// weir first writes the changes in the old buffer back to the store, so nothing is lost. The old buffer then
-/// stops being a buffer. It must be readable for this, but need not be writable.
+/// stops being a buffer. It must be readable for this, but need not be writable. Until the new buffer is
+/// formatted, you can stop the command with Ctrl-C: the store keeps the old buffer.
 ///
 /// If the old buffer is missing or cannot be read, you lose the changes that only it held. Each page in the
 /// store is then some minutes old at most, but different pages come from different points in time, so the
@@ -1136,8 +1142,8 @@ fn path_in_mount(path: &str) -> Result<PathBuf, String> {
 /// Read everything in a mounted store, and compare every checksum
 ///
 /// Programs keep running. weir lists all damage with the object that it affects. It repairs damaged map nodes
-/// that are still whole in memory, and the copy of the superblock, by writing them again. Exit codes: 0
-/// clean, 1 findings.
+/// that are still whole in memory, and the copy of the superblock, by writing them again. After Ctrl-C, the
+/// daemon stops reading within a moment. Exit codes: 0 clean, 1 findings.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -1156,8 +1162,9 @@ pub(crate) struct ScrubArgs {
 
 /// Check a store that is not mounted, and change nothing unless you give --repair
 ///
-/// weir checks every promise of the on-disk formats, in the state that the next mount would recover. Exit
-/// codes: 0 clean, 1 findings, 2 could not check.
+/// weir checks every promise of the on-disk formats, in the state that the next mount would recover. Ctrl-C
+/// stops a check at once. A repair that it stops is incomplete and does no harm: run it again. Exit codes:
+/// 0 clean, 1 findings, 2 could not check.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The directory or device that you formatted

@@ -113,6 +113,9 @@ pub(crate) struct InfoArgs {
 /// own threads, and one clock runs for all. If two need a file to be of different kinds, the replay names the
 /// file and does nothing. There is a report for the whole, and one for each.
 ///
+/// Ctrl-C stops the replay. The report is then about the actions until then, and says so. A second Ctrl-C ends
+/// it without a report.
+///
 /// Builds the initial tree in a new directory below DIR and replays in a process that sees nothing else: with
 /// root in a mount namespace, without root in a user namespace. The directory is removed after the replay,
 /// even if the replay is killed. If no process was left to remove it, the next replay below DIR does. Unless
@@ -122,7 +125,8 @@ pub(crate) struct InfoArgs {
 #[command(after_help = "\
 Exit codes: 0 done, whatever differs; 1 failed; 2 the command line makes no sense;
 3 with --strict, results differ because of the order; 4 the target cannot hold the tree or confine the replay
-(full, read-only, not allowed); 5 it cannot go on: nothing moved for --stall seconds, or threads could not be started.")]
+(full, read-only, not allowed); 5 it cannot go on: nothing moved for --stall seconds, or threads could not be started;
+130 after Ctrl-C, 143 after SIGTERM.")]
 pub(crate) struct ReplayArgs {
     /// Compiled traces
     #[arg(required = true)]
