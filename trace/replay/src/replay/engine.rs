@@ -105,8 +105,7 @@ pub(super) fn run<T: Target>(
 }
 
 fn collect(plan: &ReplayPlan, owns: Vec<Own>) -> ReplayRun {
-    let mut run = ReplayRun::default();
-    run.samples = vec![ActionSample::UNREACHED; plan.place.len()];
+    let mut run = ReplayRun::unreached(plan.place.len());
     for (thread, own) in owns.into_iter().enumerate() {
         for (id, sample) in plan.threads[thread].iter().zip(own.samples) {
             run.elapsed = run.elapsed.max(sample.start + sample.took);
