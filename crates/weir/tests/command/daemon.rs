@@ -158,9 +158,13 @@ fn an_unmount_that_waits_for_a_stopped_daemon_says_so_and_goes_on_with_it() {
     let device = fs::metadata(mounted.dir()).expect("a mount").dev();
     // This program uses the mount without an open file. Closing a file would need an answer of the daemon.
     let mut worker = Command::new("sleep").arg("60").current_dir(mounted.dir()).spawn().expect("it starts");
+    let begin = Instant::now();
+    // The command with which the test saw that the mount is ready.
+    while clients_of(device) > 0 {
+        assert!(begin.elapsed() < PATIENCE, "an earlier client does not leave");
+    }
     let mut unmount =
         weir().arg("unmount").arg(mounted.dir()).stderr(Stdio::piped()).spawn().expect("it starts");
-    let begin = Instant::now();
     while clients_of(device) < 2 {
         assert!(begin.elapsed() < PATIENCE, "it does not ask the daemon");
     }
