@@ -17,6 +17,7 @@ const BYTES_PER_SECOND: u64 = 500 << 20;
 /// Rate of all requests together on devices with limited throughput.
 const LIMITED_BYTES_PER_SECOND: u64 = 300 << 20;
 const CAPPED_BYTES_PER_SECOND: u64 = 12 << 20;
+const VOLUME_BYTES_PER_SECOND: u64 = 125 << 20;
 /// Time from the end of a request's transfer to its answer on these devices.
 const AFTER_TRANSFER: u64 = 100 * MICROS;
 
@@ -44,6 +45,9 @@ pub(super) enum DeviceKind {
     Limited,
     /// As `Limited`, but 12 MiB/s: a small cloud volume.
     Capped,
+    /// A cloud volume with the usual limit of throughput: 125 MiB/s for all requests together. Each is answered 1 ms
+    /// after its bytes have moved, a flush, too.
+    CloudVolume,
 }
 
 /// Timing of a lane.
@@ -79,6 +83,7 @@ impl DeviceKind {
     fn lanes(self) -> (usize, DeviceLane) {
         let steady = |nanos, at_once| (1, DeviceLane::Steady { nanos, flush: 0, at_once });
         let link = |bytes_per_second| (1, DeviceLane::Link { bytes_per_second, after: AFTER_TRANSFER });
+        let volume = DeviceLane::Link { bytes_per_second: VOLUME_BYTES_PER_SECOND, after: MILLIS };
         let flash = DeviceLane::Steady { nanos: 400 * MICROS, flush: 400 * MICROS, at_once: 8 };
         let disk = DeviceLane::Disk { settle: 300 * MICROS, far: 4 * MILLIS, half_turn: 500 * MICROS };
         match self {
@@ -91,6 +96,7 @@ impl DeviceKind {
             DeviceKind::DiskTwo => (2, disk),
             DeviceKind::Limited => link(LIMITED_BYTES_PER_SECOND),
             DeviceKind::Capped => link(CAPPED_BYTES_PER_SECOND),
+            DeviceKind::CloudVolume => (1, volume),
         }
     }
 
@@ -113,6 +119,7 @@ impl DeviceKind {
             DeviceKind::DiskTwo => "two disks, striped by 64 KiB",
             DeviceKind::Limited => "300 MiB/s in all, 0.1 ms a request",
             DeviceKind::Capped => "12 MiB/s in all, 0.1 ms a request",
+            DeviceKind::CloudVolume => "125 MiB/s in all, 1 ms a request",
         }
     }
 }

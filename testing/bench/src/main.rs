@@ -30,6 +30,7 @@ mod overview;
 mod overwrite_rows;
 mod periodic_flushing;
 mod personalities;
+mod picture;
 mod postgres;
 mod program;
 mod quantile;
@@ -76,6 +77,8 @@ struct BenchCli {
 enum BenchCommand {
     /// SQLite and small overwrites on weir and on ext4, on one modelled device, as bars. Takes a minute.
     Overview(overview::OverviewArgs),
+    /// The latencies of one client's writes on weir and on ext4, during a checkpoint, a full buffer and kill -9, as an SVG.
+    Picture(picture::PictureArgs),
     /// PostgreSQL on weir and on ext4, on modelled devices, and on weir without full page writes.
     Database(database::DatabaseArgs),
     /// Small overwrites of pages that are not in memory, on weir and on ext4, on modelled devices.
@@ -169,6 +172,7 @@ fn main() -> ExitCode {
 fn run(experiment: &BenchCommand) -> Result<(), BenchError> {
     match experiment {
         BenchCommand::Overview(args) => overview::run_benchmark(args),
+        BenchCommand::Picture(args) => picture::run_benchmark(args),
         BenchCommand::Database(args) => database::run_benchmark(args),
         BenchCommand::NonblockingWrites(args) => nonblocking_writes::run_benchmark(args),
         BenchCommand::SteadyWrites(args) => steady_writes::run_benchmark(args),

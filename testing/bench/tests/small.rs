@@ -34,6 +34,35 @@ fn steady_writes_prints_weir_beside_ext4() {
     assert!(rows[1]["store_bytes_written"].as_f64().is_some(), "weir's status has it");
 }
 
+/// The experiment itself fails if a synced page was lost.
+#[test]
+fn picture_draws_both_systems_and_prints_each_phase() {
+    if !can_mount() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("picture.svg");
+    let report = bench(&["picture", "--size", "small", "--svg", file.to_str().expect("a name in UTF-8")]);
+    let rows = report["phases"].as_array().expect("rows");
+    let phases = |system: &str| -> Vec<&str> {
+        let of_system = rows.iter().filter(|row| row["system"] == system);
+        of_system.map(|row| row["phase"].as_str().expect("a name")).collect()
+    };
+    assert_eq!(phases("ext4")[..3], ["calm", "checkpoint", "after it"]);
+    assert!(phases("weir").contains(&"kill and restart"), "{report}");
+    for row in rows.iter().filter(|row| row["phase"] == "calm") {
+        assert!(row["synced"]["p50_ms"].as_f64().expect("a figure") > 0.0, "{row}");
+        assert!(row["plain"]["p50_ms"].as_f64().expect("a figure") > 0.0, "{row}");
+    }
+    assert_eq!(report["failed_attempts"]["ext4"], 0, "nobody kills ext4");
+    assert!(report["failed_attempts"]["weir"].as_u64().expect("a count") > 0, "the daemon was killed");
+    let svg = std::fs::read_to_string(&file).expect("the picture");
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.len() < 100 << 10);
+    for text in [">ext4</text>", ">weir</text>", ">kill -9 of the daemon</text>", "prefers-color-scheme"] {
+        assert!(svg.contains(text), "{text} is missing");
+    }
+}
+
 /// The experiment itself fails if a page does not hold what was written last.
 #[test]
 fn commits_prints_every_way_and_nothing_for_what_no_vector_takes() {
