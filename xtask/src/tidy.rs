@@ -11,7 +11,7 @@ const UNSAFE: [&str; 3] = ["crates/host/", "crates/library-c/", "crates/shim/"];
 /// The folders of the product, of the tools that test and measure it, and of record and replay.
 const RINGS: [&str; 3] = ["crates/", "testing/", "trace/"];
 
-/// The project's text files: path from the root, and text.
+/// The project's files: path from the root, and text. A file that is not text is empty here.
 pub(crate) type Files = BTreeMap<String, String>;
 
 /// Checks all files that git knows, and prints the findings. Returns `false` if there are any.
@@ -37,10 +37,15 @@ fn tracked_files() -> Result<Files, String> {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
     let paths = String::from_utf8(output.stdout).map_err(|error| error.to_string())?;
-    let text = |path: &str| std::fs::read_to_string(root.join(path)).ok();
-    // Files that are not text have no lines to check, nor have files deleted without a commit.
+    // Files deleted without a commit have no lines to check.
+    let text = |path: &str| std::fs::read(root.join(path)).ok().map(text_of);
     let files = paths.split('\0').filter(|path| !path.is_empty());
     Ok(files.filter_map(|path| Some((path.to_owned(), text(path)?))).collect())
+}
+
+/// The text of a file; empty if the file is not text. A document may link to a picture, which has no lines to check.
+fn text_of(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_default()
 }
 
 /// Every finding, each as `path:line: what`.
@@ -233,6 +238,14 @@ mod tests {
         assert_eq!(with("a = { path = \"crates/a\" }\n\n# Why.\nb = \"1\""), 0);
         assert_eq!(with("b = \"1\""), 1);
         assert_eq!(with("# Why.\nb = \"1\"\nc = \"2\""), 1);
+    }
+
+    #[test]
+    fn a_link_to_a_picture_leads_somewhere() {
+        let mut project = files(&[("a.md", "![b](b.png)\n")]);
+        assert_eq!(check(&project).len(), 1);
+        project.insert("b.png".to_owned(), text_of(b"\x89PNG\r\n".to_vec()));
+        assert_eq!(check(&project), [] as [&str; 0]);
     }
 
     #[test]
