@@ -15,12 +15,12 @@ watch_mount() {
     numbers=$(jq -r '"\(.epoch.behind_ms) \(.epoch.given_up) \(.space.available_bytes) \(.counters.store.blocks_written) \(.counters.buffer_bytes_written)"' \
       <<<"$status")
     echo "$EPOCHREALTIME $round $daemon $(awk '/^VmRSS:/ { print $2 }' "/proc/$daemon/status") $(ls "/proc/$daemon/fd" | wc -l)" \
-      "$health $(cat "$work/event") $numbers" >>"$work/samples" 2>/dev/null || continue
+      "$health $(head -n 1 "$work/event") $numbers" >>"$work/samples" 2>/dev/null || continue
     case $health in
       ok) bad=0 ;;
       read-only) report_failure "the mount is read-only: $(jq -r .failed <<<"$status")" ;;
       *)
-        echo "$EPOCHREALTIME $round $health $(cat "$work/event") $(jq -c '[.stalled, .stuck, .not_rescued, .space]' <<<"$status")" >>"$work/unhealthy"
+        echo "$EPOCHREALTIME $round $health $(head -n 1 "$work/event") $(jq -c '[.stalled, .stuck, .not_rescued, .space]' <<<"$status")" >>"$work/unhealthy"
         # In a full store some changes wait for space.
         [[ -e $work/full ]] || bad=$((bad + 5)) ;;
     esac
