@@ -3,10 +3,14 @@
 
 use crate::common::{TestDirectory, succeeds, weir_trace};
 use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::SIGINT;
+use signal_hook::flag::register_conditional_default;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 /// Time within which a killed replay must have ended. Nothing waits in it, and its tree is small.
@@ -32,11 +36,22 @@ fn replay(compiled: &Path, target: &Path, options: &[&str]) -> Command {
 /// Starts a replay and waits for its first call. Also returns the processes below it.
 fn started(compiled: &Path, target: &Path) -> (Child, Vec<Pid>) {
     let mut command = replay(compiled, target, &["--natural"]);
+    stop_ignoring_interrupts();
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
     assert!(soon(|| walk(target).iter().any(|path| path.ends_with("made"))), "it makes its first call");
     let below = below(pid(&child));
     assert!(!below.is_empty(), "a replay is a process of its own");
     (child, below)
+}
+
+/// A shell lets jobs in the background ignore SIGINT, perhaps these tests. A started program ignores what its parent ignores, but
+/// not what its parent handles.
+fn stop_ignoring_interrupts() {
+    static HANDLED: Once = Once::new();
+    HANDLED.call_once(|| {
+        let ends_the_process = Arc::new(AtomicBool::new(true));
+        register_conditional_default(SIGINT, ends_the_process).expect("a signal that can be handled");
+    });
 }
 
 fn pid(child: &Child) -> Pid {
@@ -119,6 +134,7 @@ fn a_replay_that_is_interrupted_ends_its_child_and_removes_its_tree() {
 fn interrupted(sandbox: &TestDirectory, signal: Signal, options: &[&str]) -> Output {
     let (compiled, target) = (compile(sandbox), sandbox.path("target"));
     let mut command = replay(&compiled, &target, &[&["--natural"], options].concat());
+    stop_ignoring_interrupts();
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     assert!(soon(|| walk(&target).iter().any(|path| path.ends_with("made"))), "it makes its first call");
     let begun = Instant::now();
