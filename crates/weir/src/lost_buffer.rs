@@ -39,7 +39,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::{Store, VolumeRestoration};
+use store::{Store, VolumeMode, VolumeRestoration};
 
 /// How often a mount looks whether the device of its buffer has come.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -121,6 +121,8 @@ pub(crate) struct Restoration {
     /// The store's medium, locked.
     pub(crate) store: Arc<dyn Device>,
     pub(crate) volumes: Vec<VolumeRestoration>,
+    /// Whether the store may lack changes that the lost buffer had.
+    needed_buffer: bool,
     /// The names of these volumes, in the same order.
     names: Vec<String>,
 }
@@ -160,6 +162,7 @@ impl Restoration {
         MountPoint::check(&args.dir, args.allow_other, &name)?;
         let failed = |source| StackError::Store { path: name.clone(), source };
         let store = Store::open(disk.clone()).map_err(failed)?;
+        let needed_buffer = store.needs_buffer();
         let volumes = restorations(&store, &name, &args.volume)?;
         let described = store.volumes().describe();
         let name_of = |one: &VolumeRestoration| {
@@ -181,15 +184,15 @@ impl Restoration {
         let buffer = place.make(identity, newest, &mut new_buffer.undo)?;
         search(args, &name, &path)?;
         let media = StoreMedia::find(&args.path, Some(&buffer))?;
-        Ok(Restoration { media, store: disk, volumes, names, new_buffer })
+        Ok(Restoration { media, store: disk, volumes, needed_buffer, names, new_buffer })
     }
 
     /// Tells what is lost, once the store is open.
     pub(crate) fn report(self) {
-        let Restoration { media, volumes, names, mut new_buffer, .. } = self;
+        let Restoration { media, volumes, needed_buffer, names, mut new_buffer, .. } = self;
         new_buffer.is_named = true;
         let (store, buffer) = (shell_quoted(&media.name), media.buffer.display());
-        if volumes.is_empty() {
+        if !needed_buffer {
             tracing::warn!(
                 "{store}: the buffer is gone; a new one is at {buffer}. Nothing is lost: the store had every change"
             );
@@ -238,7 +241,9 @@ fn restorations(store: &Store, path: &Path, wanted: &str) -> Result<Vec<VolumeRe
         return Err(WeirError::BufferLostAfterRescue { path: path.into(), rescued });
     }
     let all = epoch_keeper::restorations(store);
-    if all.iter().any(|one| one.volume == wanted.id && one.snapshot.is_none()) {
+    // A damaged state that somebody goes on with is not restored.
+    let is_restored = |one: &VolumeRestoration| one.volume == wanted.id && one.snapshot.is_some();
+    if wanted.mode == VolumeMode::Writable && !all.iter().any(is_restored) {
         return Err(WeirError::NoEpoch { path: path.into(), volume: wanted.name });
     }
     Ok(all)

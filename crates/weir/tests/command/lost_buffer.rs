@@ -304,6 +304,27 @@ fn a_volume_without_an_epoch_loses_its_name_where_others_are_restored() {
 }
 
 #[test]
+fn a_damaged_state_that_somebody_goes_on_with_is_refused_at_a_second_loss() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_epoch();
+    let (store, dir) = (sandbox.store(), sandbox.mount_point());
+    fs::remove_file(store.join("buffer")).expect("a buffer");
+    succeeds(&mut mount(&sandbox));
+    succeeds(weir().arg("unmount").arg(&dir));
+    let [damaged] = &volumes_damaged(&store)[..] else { panic!("not one damaged state") };
+    succeeds(weir().args(["volume", "delete"]).arg(&store).arg("main"));
+    let mounted = sandbox.mount_with(&["--volume", damaged, "--epoch-every", "0"]);
+    write_synced(&mounted, "later");
+    mounted.kill();
+    fs::remove_file(store.join("buffer")).expect("a buffer");
+    let said = fails(mount(&sandbox).args(["--volume", damaged]));
+    assert!(said.contains("has no epoch to go on from"), "{said}");
+    assert!(!store.join("buffer").exists(), "a refusal changes nothing");
+}
+
+#[test]
 fn a_wrong_buffer_in_the_command_does_not_make_the_right_one_lost() {
     if !can_mount() {
         return;
