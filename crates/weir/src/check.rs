@@ -125,15 +125,16 @@ fn interrupted_check(amount: &WorkAmount, findings: &SharedFindings, args: &Inte
         0 => "no damage so far".to_owned(),
         count => format!("{count} finding(s) so far"),
     };
-    let changed = if args.repairs { "the repair before it is complete" } else { "the check changed nothing" };
+    let changed =
+        if args.repaired { "the repair before it is complete" } else { "the check changed nothing" };
     format!("{amount} were read, {found}; {changed}. Run it again: a check begins anew")
 }
 
-/// The options of a check that matter if it is interrupted.
+/// What matters if a check is interrupted.
 #[derive(Clone, Copy)]
 struct InterruptedCheck {
     json: bool,
-    repairs: bool,
+    repaired: bool,
 }
 
 fn to_json(findings: &CheckFindings) -> serde_json::Value {
@@ -174,7 +175,9 @@ fn check(args: &CheckArgs, findings: &Arc<SharedFindings>) -> Result<(), WeirErr
     let (store_disk, buffer_disk) = media.open(DiskAccess::Read)?;
     let (store_disk, reading) = StoreReading::of(OverlayDevice::new(store_disk));
     let of_interrupt = findings.clone();
-    let how = InterruptedCheck { json: args.json, repairs: args.repair };
+    // The only finding so far is that the repair was refused.
+    let repaired = args.repair && findings.lock().count == 0;
+    let how = InterruptedCheck { json: args.json, repaired };
     let _work = reading.show(format!("checking {}", args.path.display()), move |amount| {
         interrupted_check(amount, &of_interrupt, &how)
     });
@@ -238,7 +241,7 @@ fn repair(media: &StoreMedia) -> Result<(), WeirError> {
     let (store_disk, buffer_disk) = media.open(DiskAccess::Write)?;
     let (store_disk, reading) = StoreReading::of(store_disk);
     let _work = reading.show(format!("repairing {}", media.name.display()), |amount| {
-        format!("{amount} were read; the store is as after a crash, without the repair. Run it again")
+        format!("{amount} were read; the store is as after a crash, perhaps without the repair. Run it again")
     });
     let store = Store::open(store_disk).map_err(failed)?;
     reading.expect(&store);

@@ -237,8 +237,8 @@ fn show_progress(found: &WeirMount, pid: Option<u32>, left: &Arc<Mutex<DirtyByte
             _ => format!(" {amount} were written back."),
         };
         format!(
-            "{dir} is unmounted, and synced data is safe.{done} The daemon{process} goes on, and ends by itself: leave the \
-             store's devices attached until then"
+            "{dir} is unmounted, and synced data is safe.{done} The daemon{process} goes on, and ends by itself unless \
+             it serves other mounts: leave the store's devices attached until then"
         )
     };
     let amount = move || left.lock().unwrap_or_else(PoisonError::into_inner).amount();
