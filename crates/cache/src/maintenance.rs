@@ -188,7 +188,7 @@ impl StoreMaintainer {
         if over {
             // If `total` grew, the host file system gave space. Even if that is used already, or what
             // cleaning made, there may be more, so the attempt was not in vain. Trimmed segments lower `total`.
-            let was_in_vain = !is_more && now.total <= attempt.before.total && !attempt.search.has_gained();
+            let was_in_vain = !is_more && now.total <= attempt.before.total && !attempt.search.makes_more();
             state.space.admission.note_attempt_ended(was_in_vain);
         }
         if is_more {
@@ -234,9 +234,8 @@ impl StoreMaintainer {
                 MaintenanceProgress::NeedsDeletion if self.delete_expendable_volume() => {
                     return Ok(StepProgress::Worked);
                 }
-                // What cleaning has made may be used up already, but the next search makes more.
                 MaintenanceProgress::SearchEnded
-                    if !search.has_gained() && self.delete_expendable_volume() =>
+                    if !search.makes_more() && self.delete_expendable_volume() =>
                 {
                     return Ok(StepProgress::Worked);
                 }

@@ -405,7 +405,7 @@ impl StoreMaintenance<'_> {
             has_unbacked: map.nodes.segments.unbacked_count() > 0,
             host_fs_is_full: false,
             is_freeing: map.volumes.dying().len() > 0,
-            is_tight: map.is_tight(),
+            is_tight: map.is_tight(self.shared.medium.is_host_fs_known_full()),
             cleaning_is_owed: map.cleaning_is_owed(),
             cleaning_may_help: map.is_short_of_space() || map.nodes.segments.counts_may_be_high(),
             merge_is_worth_it,
@@ -498,6 +498,7 @@ impl StoreMaintenance<'_> {
                 }
                 SearchStep::End => {
                     self.checkpoint_twice()?;
+                    search.note_ended(&gauges);
                     return Ok(MaintenanceProgress::SearchEnded);
                 }
             }

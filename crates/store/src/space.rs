@@ -376,7 +376,7 @@ impl PageMap {
     /// with [`end_shared_merge`](PageMap::end_shared_merge).
     pub(crate) fn begin_shared_merge(&mut self, pages: u64, leaves: u64) -> bool {
         let blocks = pages + leaves * BLOCKS_PER_LEAF;
-        let has_space = !self.is_tight() && blocks <= self.reservable();
+        let has_space = !self.is_tight(false) && blocks <= self.reservable();
         self.reservations.merge_blocks = if has_space { blocks } else { 0 };
         has_space
     }
@@ -392,9 +392,10 @@ impl PageMap {
     }
 
     /// Whether less than an eighth of the blocks are neither live nor kept. Reservations of dirty pages do
-    /// not count, as most of what they reserve is given back.
-    pub(crate) fn is_tight(&self) -> bool {
-        let StoreSpace { total, live, kept, .. } = self.space(None);
+    /// not count, as most of what they reserve is given back. Blocks that a full host file system would have to
+    /// allocate are not there.
+    pub(crate) fn is_tight(&self, host_fs_is_full: bool) -> bool {
+        let StoreSpace { total, live, kept, .. } = self.space(host_fs_is_full.then_some(0));
         total.saturating_sub(live + kept) < total / TIGHT_FRACTION
     }
 

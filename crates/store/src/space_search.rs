@@ -11,7 +11,8 @@
 //! | cleaning | rounds of cleaning; after each, merging again |
 //! | end | more space from the host file system, as long as it has some; then the caller deletes an expendable volume |
 //!
-//! An expendable volume is worth more than the time that cleaning takes, as long as that gains much.
+//! An expendable volume is worth more than the time that cleaning takes. While more than an eighth is left, cleaning
+//! always gains some, which others may use before the search ends: then another search begins, and the volume stays.
 //!
 //! The caller writes everything back first, because a dirty page may reserve more blocks than it takes, and
 //! deletions free some. Other callers wait meanwhile, so each search ends.
@@ -37,6 +38,8 @@ pub struct SpaceSearch {
     rounds: usize,
     /// One of them has emptied a segment.
     has_gained: bool,
+    /// At the end: another search makes more.
+    makes_more: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -86,9 +89,10 @@ impl SpaceSearch {
         self.stage != SearchStage::BeforeWriteBack
     }
 
-    /// Whether cleaning has made space, which others may have used since: another search makes more.
-    pub fn has_gained(&self) -> bool {
-        self.has_gained
+    /// Whether another search makes more space, though others may have used what this one made: cleaning gained some, and
+    /// more than an eighth of the store is left. False before the search ends.
+    pub fn makes_more(&self) -> bool {
+        self.makes_more
     }
 
     /// Whether this call is the first.
@@ -136,6 +140,11 @@ impl SpaceSearch {
     /// Notes that no leaf is left to merge, or that there is no space for it: cleaning may make some.
     pub(crate) fn note_merged(&mut self) {
         self.stage = SearchStage::Cleaning;
+    }
+
+    /// Notes the end of the search.
+    pub(crate) fn note_ended(&mut self, gauges: &MaintenanceGauges) {
+        self.makes_more = self.has_gained && !gauges.is_tight;
     }
 
     /// Notes a step of cleaning.
@@ -268,7 +277,8 @@ mod tests {
         search.note_merged();
         search.note_cleaned(CleaningOutcome::RoundEnded(0));
         assert_eq!(search.next_step(&gauges()), SearchStep::End);
-        assert!(!search.has_gained());
+        search.note_ended(&gauges());
+        assert!(!search.makes_more(), "nothing was gained");
     }
 
     #[test]
@@ -281,8 +291,11 @@ mod tests {
             rounds += 1;
         }
         assert_eq!(rounds, ROUNDS_MAX);
-        assert!(search.has_gained());
         assert_eq!(search.next_step(&gauges()), SearchStep::End);
+        search.note_ended(&gauges());
+        assert!(search.makes_more());
+        search.note_ended(&MaintenanceGauges { is_tight: true, ..gauges() });
+        assert!(!search.makes_more(), "a store that is nearly full of data");
     }
 
     #[test]

@@ -345,6 +345,24 @@ fn a_volume_that_is_expendable_goes_before_a_writer_is_told_that_the_store_is_fu
 }
 
 #[test]
+fn an_expendable_volume_of_a_sparse_store_goes_when_the_file_system_below_is_full() {
+    let segments = 2 * LARGE_SEGMENTS * LARGE_SEGMENT_BLOCKS;
+    let disks = Disks::new(1, 4 + segments, 512, LARGE_SEGMENT_BLOCKS as u32);
+    disks.store.set_space(segments / 2);
+    let clock = Arc::new(SimClock::new());
+    let cache = disks.open(clock.clone(), CacheSettings::default()).expect("sound media");
+    let machine = Machine { disks, clock, cache };
+    let pages = segments / 2 * 6 / 10;
+    (0..pages).try_for_each(|page| machine.write(page, &mut |_| {})).expect("there is some");
+    let new = NewVolume { name: "copy", mode: VolumeMode::ReadOnly, created: 1 };
+    let copy = machine.cache.clone_volume(VolumeId::MAIN, &new).expect("space");
+    machine.cache.set_expendable_volumes(vec![copy]);
+    (0..pages).try_for_each(|page| machine.write(page, &mut |_| {})).expect("the volume goes");
+    assert_eq!(machine.cache.status().counters.volumes_given_up, 1);
+    assert!(machine.cache.store().space().is_host_fs_known_full());
+}
+
+#[test]
 fn pages_for_which_the_store_has_no_space_have_it_cleaned_until_it_has_some() {
     for somebody_waits in [true, false] {
         let machine = Machine::crowded(HALF);

@@ -80,7 +80,7 @@ impl PageMap {
         {
             return Ok(false);
         }
-        let most = if self.is_tight() { LEAF_DELTAS_SHORT_OF_SPACE } else { LEAF_DELTAS };
+        let most = if self.is_tight(false) { LEAF_DELTAS_SHORT_OF_SPACE } else { LEAF_DELTAS };
         self.has_space_for_deltas(object, first, blocks, pages, most)
     }
 
