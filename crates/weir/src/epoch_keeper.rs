@@ -201,32 +201,26 @@ impl EpochKeeper {
         self.set_problem((!problems.is_empty()).then(|| problems.join("; ")));
         for (volume, epoch) in taken {
             schedule.taken.insert(volume, (epoch, newest));
-            let is_outdated = |old: &&VolumeInfo| old.id != epoch && !self.is_only_epoch_of_another(old.id);
-            let of_damaged = self.epoch_before_the_loss(volume);
-            let earlier = self.epochs_of(volume).into_iter().chain(of_damaged);
-            earlier.collect::<Vec<_>>().iter().filter(is_outdated).for_each(|old| self.delete(old));
+            let is_outdated = |old: &VolumeInfo| old.id != epoch && !self.is_only_epoch_of_another(old.id);
+            let earlier = self.epochs_of(volume).into_iter().chain(self.epoch_before_the_loss(volume));
+            earlier.filter(is_outdated).for_each(|old| self.delete(&old));
         }
         self.mark_expendable();
     }
 
-    /// Whether a writable volume comes from this epoch, and has no epoch of its own yet: it was restored.
+    /// Whether a volume comes from this epoch, and has no epoch of its own yet: it was restored.
     fn is_only_epoch_of_another(&self, epoch: VolumeId) -> bool {
         let all = self.cache.store().volumes().describe();
-        all.iter().any(|one| {
-            one.mode == VolumeMode::Writable && one.from == Some(epoch) && self.epochs_of(one.id).is_empty()
-        })
+        all.iter()
+            .any(|one| is_restorable(one) && one.from == Some(epoch) && self.epochs_of(one.id).is_empty())
     }
 
-    /// The epoch from which a volume was restored, if its source is deleted or a damaged state: so it gets no other.
+    /// The epoch from which a volume was restored, if its source does not need it: it is deleted, or a damaged state.
     fn epoch_before_the_loss(&self, restored: VolumeId) -> Option<VolumeInfo> {
         let all = self.cache.store().volumes().describe();
-        let epoch = all.iter().find(|one| one.id == restored)?.from?;
-        let goes_on = |source: VolumeId| {
-            let source = all.iter().find(|one| one.id == source);
-            source.is_some_and(|one| one.mode == VolumeMode::Writable && !is_damaged_state(&one.name))
-        };
-        let found = all.iter().find(|one| one.id == epoch)?;
-        (is_epoch(found) && !found.from.is_some_and(goes_on)).then(|| found.clone())
+        let find = |id: VolumeId| all.iter().find(|one| one.id == id);
+        let epoch = find(restored)?.from.and_then(find).filter(|one| is_epoch(one))?;
+        (!epoch.from.and_then(find).is_some_and(is_restorable)).then(|| epoch.clone())
     }
 
     /// Makes clones: all at one point in time, or, if one of them cannot be made, one after the other. Returns
@@ -317,7 +311,7 @@ pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<VolumeInfo>, Sto
 pub(crate) fn restorations(store: &Store) -> Vec<VolumeRestoration> {
     let date = volume::rfc3339(now() / 1_000_000_000);
     let all = store.volumes().describe();
-    let damaged = all.iter().filter(|one| one.mode == VolumeMode::Writable && !is_damaged_state(&one.name));
+    let damaged = all.iter().filter(|one| is_restorable(one));
     let mut kept_names = BTreeSet::new();
     let mut restoration = |volume: &VolumeInfo| {
         let of_it = of_volume(store, volume.id).pop();
@@ -342,6 +336,11 @@ fn kept_name(name: &str, date: &str, number: u64) -> String {
     // A volume without a name is called by `#` and its number, which is no name.
     let name = name.trim_start_matches('#');
     format!("{}{end}", &name[..name.len().min(VOLUME_NAME_BYTES_MAX - end.len())])
+}
+
+/// Whether a mount whose buffer is lost goes on from an epoch of this volume. It does not for a damaged state.
+fn is_restorable(volume: &VolumeInfo) -> bool {
+    volume.mode == VolumeMode::Writable && !is_damaged_state(&volume.name)
 }
 
 /// Whether this is the name of a volume that lost its name to an epoch.
@@ -484,6 +483,26 @@ mod tests {
         keeper.take(&mut lock(&keeper.schedule), [other]);
         assert!(volumes.mode(epoch.id).is_some(), "it is the only epoch of what was restored");
         keeper.take(&mut lock(&keeper.schedule), [restored]);
+        assert!(volumes.mode(epoch.id).is_none());
+    }
+
+    #[test]
+    fn the_epoch_of_two_damaged_states_goes_once_what_was_restored_last_has_one() {
+        let (cache, [first, _]) = cache_with_two_volumes();
+        let keeper = EpochKeeper::new(cache.clone(), Some(INTERVAL));
+        keeper.take(&mut lock(&keeper.schedule), [first]);
+        let [epoch] = &keeper.epochs_of(first)[..] else { panic!("not one epoch") };
+        let volumes = cache.store().volumes();
+        let restore = |name| {
+            let new = NewVolume { name, mode: VolumeMode::Writable, created: 5 };
+            volumes.clone_named(epoch.id, &new, Lsn(0)).expect("space")
+        };
+        let lose = |volume, name| volumes.rename(volume, name).expect("space");
+        lose(first, "first-damaged-2026-11-28T01:02:03Z");
+        let second = restore("first");
+        lose(second, "first-damaged-2026-11-28T01:02:04Z");
+        let third = restore("first");
+        keeper.take(&mut lock(&keeper.schedule), [third]);
         assert!(volumes.mode(epoch.id).is_none());
     }
 
