@@ -38,6 +38,8 @@ pub(crate) enum WeirError {
     NotItsBuffer { why: String },
     #[error("{}: an earlier buffer is kept here, and weir does not overwrite it", path.display())]
     EarlierBuffer { path: PathBuf },
+    #[error("{}: this is the store's buffer already", path.display())]
+    SameBuffer { path: PathBuf },
     #[error("{}: the buffer is lost, and volume {volume} has no epoch to go on from", path.display())]
     NoEpoch { path: PathBuf, volume: String },
     #[error("{}: the buffer is lost, and volume {rescued} has everything that was in memory when the buffer failed", path.display())]
@@ -217,6 +219,7 @@ impl WeirError {
                  have its files"
             }
             WeirError::NewBufferWanted { .. } => "name a place for a new buffer with `--new-buffer PATH`",
+            WeirError::SameBuffer { .. } => "name another place for the new buffer with `--buffer PATH`",
             WeirError::EarlierBuffer { .. } => "move it away, or remove it if you do not need its data",
             WeirError::Size { .. } => {
                 "a number without a unit is in bytes; write 512MiB, 1.5GiB or 8GB, and see the command's --help"
@@ -324,6 +327,7 @@ impl WeirError {
             | WeirError::BufferLostAfterRescue { .. }
             | WeirError::NewBufferWanted { .. }
             | WeirError::EarlierBuffer { .. }
+            | WeirError::SameBuffer { .. }
             | WeirError::Size { .. } => return self.help_about_media().map(Cow::from),
             WeirError::Listen { .. } => {
                 "choose a free port of this machine: `weir metrics --listen 127.0.0.1:9765`".into()

@@ -83,6 +83,9 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<ExitCode, WeirError> {
     if let Some(why) = old.lost.as_ref().filter(|_| !args.accept_loss) {
         return Err(WeirError::BufferLost { path: args.path.clone(), why: why.to_string() });
     }
+    if old.path.as_deref().is_some_and(|path| old.was_read && !is_other(path, plan.path())) {
+        return Err(WeirError::SameBuffer { path: plan.path().into() });
+    }
     let mut undo = FormatUndo::default();
     let identity = BufferIdentity { store: old.store, id: BufferId(random_bytes()) };
     let like = args.buffer_size.is_none().then_some(old.bytes);
@@ -345,7 +348,7 @@ impl DrainProgress {
                 _ => format!("{amount} were written back"),
             };
             format!(
-                "{done}; {store} still has the buffer {buffer}, which is complete. Run it again, or mount the store as before"
+                "{done}; {store} still has the buffer {buffer}, with all that it had. Run it again, or mount the store as before"
             )
         };
         let what = format!("writing back {}", media.buffer.display());
@@ -413,7 +416,7 @@ fn begin_with_new_buffer(
     Ok(restored)
 }
 
-/// Makes and formats the new buffer, and returns its size. `None` after a signal.
+/// Makes and formats the new buffer, and returns its size. `None` if a signal came before it was a buffer.
 fn make(
     plan: &MediumPlan,
     like: Option<ByteSize>,
@@ -429,12 +432,13 @@ fn make(
     };
     progress.total.store(bytes_of(&disk).0, Ordering::Relaxed);
     let newest = Lsn(old.written.newest.0 + LSN_GAP);
-    let formatted = Buffer::format_after(&FormattedDisk { disk: &disk, progress }, identity, newest);
-    // Nothing uses the new buffer yet.
-    if held_signal().is_some() {
-        return Ok(None);
+    match Buffer::format_after(&FormattedDisk { disk: &disk, progress }, identity, newest) {
+        Ok(()) => {}
+        Err(_) if held_signal().is_some() => return Ok(None),
+        Err(source) => {
+            return Err(StackError::Cache { path: plan.path().into(), source: source.into() }.into());
+        }
     }
-    formatted.map_err(|source| StackError::Cache { path: plan.path().into(), source: source.into() })?;
     // The old buffer may be retired only after that.
     sync_names_beside(&absolute(plan.path())?)?;
     Ok(Some(bytes_of(&disk)))

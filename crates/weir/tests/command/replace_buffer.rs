@@ -44,6 +44,21 @@ fn assert_clean(store: &Path) {
 }
 
 #[test]
+fn a_buffer_that_can_be_read_is_not_formatted_as_its_own_replacement() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_both();
+    let store = sandbox.store();
+    let said = fails(replace(&store).arg("--force").arg("--buffer").arg(store.join("buffer")));
+    assert!(said.contains("this is the store's buffer already"), "{said}");
+    let mounted = sandbox.mount();
+    assert_there(&mounted, "stored");
+    assert_there(&mounted, "synced");
+    mounted.unmount();
+}
+
+#[test]
 fn a_buffer_is_replaced_by_another_size_place_and_back_without_losing_what_it_holds() {
     if !can_mount() {
         return;
