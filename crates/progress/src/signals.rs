@@ -15,7 +15,10 @@ const INTERRUPTING: [c_int; 2] = [SIGINT, SIGTERM];
 /// The number of the last signal that came during long work; 0 if none did.
 static HELD: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
 
-/// Whether no long work is under way. A signal then ends the process.
+/// Pieces of long work under way that hold signals.
+static HOLDERS: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether there are none. A signal then ends the process.
 static IS_AT_REST: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(true)));
 
 /// Holds signals from now on, until [`release`].
@@ -29,12 +32,15 @@ pub(crate) fn hold() {
                 .and_then(|_| flag::register_usize(signal, HELD.clone(), signal as usize));
         }
     });
+    HOLDERS.fetch_add(1, Ordering::SeqCst);
     IS_AT_REST.store(false, Ordering::SeqCst);
 }
 
-/// Lets the next signal end the process again.
+/// Lets the next signal end the process again, unless other work still holds it. One thread calls this and [`hold`].
 pub(crate) fn release() {
-    IS_AT_REST.store(true, Ordering::SeqCst);
+    if HOLDERS.fetch_sub(1, Ordering::SeqCst) == 1 {
+        IS_AT_REST.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Lets the first signal write a byte to `pipe`, for work in another process, and counts it as [held](held_signal). The second

@@ -8,7 +8,7 @@ use crate::cli::DirArgs;
 use crate::error::WeirError;
 use client::{ClientError, ControlClient, WeirMount};
 use host::{MountEntry, MountTable};
-use progress::{LongWork, OnInterrupt, WorkAmount, WorkUnit};
+use progress::{LongWork, OnInterrupt, WorkAmount, WorkUnit, held_signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -104,18 +104,22 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
         }
         daemon => daemon,
     };
+    let unknown = || WorkAmount { unit: WorkUnit::Unknown, done: 0, total: None };
+    let unmounting =
+        LongWork::start(format!("unmounting {}", found.dir().display()), unknown, OnInterrupt::Hold);
+    let may_wait = |deadline| Instant::now() < deadline && held_signal().is_none();
     let deadline = Instant::now() + BUSY_WAIT;
     let unmounted = loop {
         match unmount(found.dir(), UnmountMode::WhenIdle) {
             // The mount is dead. Programs with open files get errors anyway.
             Err(_) if daemon.is_err() && found.is_dead() => break unmount(found.dir(), UnmountMode::Detach),
-            Err(why) if is_busy(&why) && Instant::now() < deadline => std::thread::sleep(BUSY_PAUSE),
+            Err(why) if is_busy(&why) && may_wait(deadline) => std::thread::sleep(BUSY_PAUSE),
             unmounted => break unmounted,
         }
     };
     unmounted.map_err(|why| WeirError::Unmount { dir: found.dir().into(), why })?;
     match daemon {
-        Ok(daemon) => daemon.wait(&found),
+        Ok(daemon) => daemon.wait(&found, unmounting),
         Err(error) => {
             tracing::warn!("{error}; synced data is safe, and the next `weir mount` recovers it");
             Ok(())
@@ -153,13 +157,14 @@ impl EndingDaemon {
     }
 
     /// Waits until everything is stored and the process is gone, or everything is durable if the daemon has other
-    /// mounts.
-    fn wait(self, found: &WeirMount) -> Result<(), WeirError> {
+    /// mounts. `unmounting` has held signals until now.
+    fn wait(self, found: &WeirMount, unmounting: LongWork) -> Result<(), WeirError> {
         let EndingDaemon { mut drained, mut status, process } = self;
         let (mut before, mut told) = (None, false);
         let begun = Instant::now();
         let left = Arc::new(Mutex::new(DirtyBytesLeft::default()));
         let work = show_progress(found, status.pid(), &left);
+        drop(unmounting);
         let reply = loop {
             if let Some(reply) = drained.receive_within(LOOK_EVERY)? {
                 break reply;

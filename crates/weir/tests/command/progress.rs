@@ -8,7 +8,7 @@ use signal_hook::consts::SIGINT;
 use signal_hook::flag::register_conditional_default;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Once};
@@ -211,20 +211,30 @@ fn a_signal_that_is_ignored_stays_ignored() {
     mounted.unmount();
 }
 
+/// A mount that another place keeps in use: an unmount waits for two seconds at least.
+fn mount_in_use(sandbox: &Sandbox) -> (Mounted, PathBuf) {
+    let mounted = sandbox.mount();
+    let other = sandbox.path("other");
+    fs::create_dir_all(&other).expect("a directory");
+    succeeds(Command::new("mount").arg("--bind").args([mounted.dir(), &other]));
+    (mounted, other)
+}
+
+fn unmount(dir: &Path) -> Command {
+    let mut unmount = weir();
+    unmount.arg("unmount").arg(dir);
+    unmount
+}
+
 #[test]
 fn an_interrupted_unmount_leaves_the_rest_to_the_daemon() {
     if !can_mount() {
         return;
     }
     let sandbox = Sandbox::formatted();
-    let mut mounted = sandbox.mount();
-    // The file system stays in use for two seconds at least, in which the command waits.
-    let other = sandbox.path("other");
-    fs::create_dir(&other).expect("a directory");
-    succeeds(Command::new("mount").arg("--bind").args([mounted.dir(), &other]));
-    let mut unmount = weir();
-    unmount.arg("unmount").arg(mounted.dir());
-    let output = interrupt_at_work(&mut unmount, Signal::INT, || !is_mounted(&sandbox.mount_point()));
+    let (mut mounted, other) = mount_in_use(&sandbox);
+    let is_unmounted = || !is_mounted(&sandbox.mount_point());
+    let output = interrupt_at_work(&mut unmount(mounted.dir()), Signal::INT, is_unmounted);
     let said = interrupted(&output, 130);
     assert_says(&said, &format!("The daemon, process {}, goes on, and ends by itself", mounted.pid()));
     fs::write(other.join("file"), "written afterwards").expect("the daemon goes on");
@@ -234,6 +244,31 @@ fn an_interrupted_unmount_leaves_the_rest_to_the_daemon() {
     let mounted = sandbox.mount();
     assert_eq!(fs::read(mounted.path("file")).expect("a file"), b"written afterwards");
     mounted.unmount();
+}
+
+#[test]
+fn an_unmount_that_is_interrupted_says_so_if_it_has_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    for wait_us in (0..12_000).step_by(500) {
+        let (mut mounted, other) = mount_in_use(&sandbox);
+        let child = start(&mut unmount(mounted.dir()));
+        thread::sleep(Duration::from_micros(wait_us));
+        send(&child, Signal::INT);
+        let output = child.wait_with_output().expect("it ends");
+        let is_mounted = is_mounted(mounted.dir());
+        if output.status.code().is_some() {
+            interrupted(&output, 130);
+            assert!(!is_mounted, "after {wait_us} us");
+        } else {
+            assert!(is_mounted, "after {wait_us} us it said nothing");
+            detach(mounted.dir());
+        }
+        detach(&other);
+        assert!(mounted.ended().success(), "{}", mounted.messages());
+    }
 }
 
 #[test]
