@@ -38,7 +38,8 @@ pub enum OnInterrupt {
     Nothing,
 }
 
-/// Long work under way. It ends when this is dropped: the line is erased, and signals end the process again.
+/// Long work under way. It ends when this is dropped: the line is erased, and signals end the process again. Work may begin before
+/// the work in front of it ends, so that no signal comes between the two.
 pub struct LongWork {
     end: Option<Sender<()>>,
     watcher: Option<JoinHandle<()>>,
@@ -135,21 +136,24 @@ impl<F: FnMut() -> WorkAmount> WorkWatch<F> {
         let amount = (self.amount)();
         let what = &self.what;
         let line = self.line.get_or_insert_with(|| {
-            let line = ProgressBar::with_draw_target(amount.total, ProgressDrawTarget::stderr());
-            line.set_message(what.clone());
+            // Hidden, because each call below would draw it half done.
+            let line = ProgressBar::hidden().with_message(what.clone());
             *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(line.clone());
             line
         });
-        let kind = |amount: &WorkAmount| (amount.unit, amount.total.is_some());
-        if self.shown.replace(amount).as_ref().map(kind) != Some(kind(&amount)) {
-            line.set_style(style(&amount));
-            // The time so far says nothing about the rate.
-            line.reset_eta();
-        }
         if let Some(total) = amount.total {
             line.set_length(total.max(amount.done));
         }
         line.set_position(amount.done);
+        let kind = |amount: &WorkAmount| (amount.unit, amount.total.is_some());
+        if self.shown.replace(amount).as_ref().map(kind) != Some(kind(&amount)) {
+            line.set_style(style(&amount));
+            // What was done until now says nothing about the rate.
+            line.reset_eta();
+        }
+        if line.is_hidden() {
+            line.set_draw_target(ProgressDrawTarget::stderr());
+        }
         line.tick();
     }
 
