@@ -133,11 +133,17 @@ pub fn is_task(id: u32) -> bool {
 /// /proc, like [`read_task_origin`], and for the asynchronous writes of a process that ends meanwhile.
 pub fn is_killed(id: u32) -> bool {
     // For a moment between the signal and its end, a task shows neither. So look twice.
-    (0..2).any(|_| match fs::read(format!("/proc/{id}/stat")) {
-        Ok(stat) => TaskStat::parse(&stat).is_some_and(|stat| stat.is_ending),
+    (0..2).any(|_| is_of_killed(fs::read(format!("/proc/{id}/stat")), || is_task(1)))
+}
+
+/// Whether what was read of a task's file `stat` is that of a killed task. In doubt it is: the program is told to write again.
+fn is_of_killed(stat: io::Result<Vec<u8>>, root_is_seen: impl Fn() -> bool) -> bool {
+    match stat {
+        Ok(stat) => TaskStat::parse(&stat).is_none_or(|stat| stat.is_ending),
         // Where other users' processes are hidden, those of root are, too.
-        Err(_) => !is_task(id) && is_task(1),
-    })
+        Err(error) if error.kind() == io::ErrorKind::NotFound => root_is_seen(),
+        Err(error) => error.kind() != io::ErrorKind::PermissionDenied,
+    }
 }
 
 fn read_file(directory: &OwnedFd, name: &str, bytes_max: u64) -> io::Result<Vec<u8>> {
@@ -229,6 +235,17 @@ mod tests {
     }
 
     #[test]
+    fn a_task_that_cannot_be_looked_at_counts_as_killed_unless_it_is_hidden() {
+        let of = |errno: i32, root_is_seen| {
+            is_of_killed(Err(io::Error::from_raw_os_error(errno)), || root_is_seen)
+        };
+        assert!(of(libc::ENOENT, true) && !of(libc::ENOENT, false));
+        assert!(!of(libc::EACCES, true) && !of(libc::EPERM, true));
+        assert!([libc::ESRCH, libc::EMFILE, libc::ENOMEM].into_iter().all(|errno| of(errno, true)));
+        assert!(is_of_killed(Ok(b"no line of a task".to_vec()), || true));
+    }
+
+    #[test]
     fn a_task_is_killed_until_it_is_gone() {
         assert!(!is_killed(std::process::id()));
         let mut child = Command::new("sleep").arg("60").spawn().expect("sleep starts");
@@ -264,7 +281,9 @@ mod tests {
         assert_ne!(task.facts.thread, own.facts.thread);
         assert!(task.start_ticks >= own.start_ticks && own.start_ticks > 0);
         assert!(task.age() <= begun.elapsed() + Duration::from_millis(TICK_MS), "{:?}", task.age());
-        assert!(own.age() >= task.age());
+        // Looked at in this order, since ages grow: both may have started in one tick.
+        let task_age = task.age();
+        assert!(own.age() >= task_age);
         assert_eq!([task.process, own.process], [std::process::id(); 2]);
         assert_eq!(read_task(id).expect("it runs"), task);
         drop(end);
