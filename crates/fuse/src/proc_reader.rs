@@ -5,7 +5,7 @@
 //! for a page of this file system. So a thread that reads requests must not look threads up: the thread here does.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -15,25 +15,33 @@ type ProcWork = Box<dyn FnOnce() + Send>;
 /// dropped.
 #[derive(Default)]
 pub(crate) struct ProcReader {
-    work: OnceLock<Sender<ProcWork>>,
+    work: Mutex<Option<Sender<ProcWork>>>,
 }
 
 impl ProcReader {
     /// Does `work` later. Drops `work` if no thread can be started.
     pub(crate) fn run(&self, work: impl FnOnce() + Send + 'static) {
-        let sender = self.work.get_or_init(|| {
-            let (sender, queued) = channel::<ProcWork>();
-            let work = move || queued.into_iter().for_each(|work| work());
-            // Without the thread nobody receives, so that the next line drops the work.
-            let _ = thread::Builder::new().name("proc-reader".into()).spawn(work);
-            sender
-        });
-        let _ = sender.send(Box::new(work));
+        let mut sender = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        if sender.is_none() {
+            *sender = start_thread();
+        }
+        let _ = sender.as_ref().map(|sender| sender.send(Box::new(work)));
     }
 }
 
-/// How long a look may take before another thread looks, too. A look takes some 20 µs.
+/// `None` if no thread can be started: the next request tries again.
+fn start_thread() -> Option<Sender<ProcWork>> {
+    let (sender, queued) = channel::<ProcWork>();
+    let work = move || queued.into_iter().for_each(|work| work());
+    thread::Builder::new().name("proc-reader".into()).spawn(work).ok().map(|_| sender)
+}
+
+/// How long the first look may take before another thread looks, too. A look takes some 20 µs. Each further look may take twice as
+/// long, because a busy machine may be slow.
 const LOOK_TIME_MAX: Duration = Duration::from_millis(20);
+
+/// The most looks for one answer. They take at most two and a half seconds.
+const LOOKS_MAX: u32 = 7;
 
 /// Finds out whether the task of an unanswered write was killed.
 ///
@@ -51,13 +59,14 @@ impl KillDetector {
     /// Whether the task was killed, or is gone. True if that cannot be found out.
     pub(crate) fn is_killed(&self, task: u32) -> bool {
         let mut looker = self.looker.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
+        for look in 0..LOOKS_MAX {
             let Some(current) = looker.take().or_else(Looker::start) else { return true };
-            if let Some(is_killed) = current.look(task) {
+            if let Some(is_killed) = current.look(task, LOOK_TIME_MAX * 2_u32.pow(look)) {
                 *looker = Some(current);
                 return is_killed;
             }
         }
+        true
     }
 }
 
@@ -77,9 +86,9 @@ impl Looker {
         Some(Looker { tasks, answers })
     }
 
-    /// Whether the task was killed; `None` if the look takes too long.
-    fn look(&self, task: u32) -> Option<bool> {
+    /// Whether the task was killed; `None` if the look takes longer than `time_max`.
+    fn look(&self, task: u32, time_max: Duration) -> Option<bool> {
         self.tasks.send(task).ok()?;
-        self.answers.recv_timeout(LOOK_TIME_MAX).ok()
+        self.answers.recv_timeout(time_max).ok()
     }
 }
