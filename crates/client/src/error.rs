@@ -57,8 +57,8 @@ impl ClientError {
                 format!("check that the daemon still runs with `ps -C weir -f`, and that `ls {}` works", shell_quoted(dir)).into()
             }
             ClientError::DaemonGone { dir, store, owner } => format!(
-                "`weir mount {} {}` removes the dead mount and mounts again; no synced data is lost; the newest of {} holds the \
-                 daemon's last messages",
+                "stop the programs that use it; `weir mount {} {}`, with the options of before, removes the dead mount and mounts \
+                 again; no synced data is lost; the newest of {} holds the daemon's last messages",
                 shell_quoted(store),
                 shell_quoted(dir),
                 log_pattern_of_user(*owner).display()

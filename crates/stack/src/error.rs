@@ -131,8 +131,11 @@ impl StackError {
     /// The next step.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
-            StackError::Missing { path } => {
-                format!("check the path; `weir format {}` makes a store there", shell_quoted(path)).into()
+            // Never to format: the store may be there, and its file system not mounted.
+            StackError::Missing { .. } => {
+                "check the path, and that its file system is mounted: `findmnt`; for the path of a mount, `weir status` names its \
+                 store"
+                    .into()
             }
             StackError::Io { source, .. } => return io_help(source),
             StackError::LeadsNowhere { .. } => "attach the device, or correct the symbolic link".into(),

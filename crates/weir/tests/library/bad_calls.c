@@ -29,7 +29,7 @@ int main(int argc, char **argv) {
     IS_NULL(weir_open_store(argv[1], &options), EINVAL);
     IS_NULL(weir_open_store(NULL, NULL), EFAULT);
     IS_NULL(weir_open_store("/nothing/there", NULL), ENOENT);
-    if (strstr(weir_error(), "; check the path; `weir format /nothing/there`") == NULL)
+    if (strstr(weir_error(), "; check the path, and that its file system is mounted: `findmnt`;") == NULL)
         is(weir_error(), 1, 0);
 
     weir_store *store = weir_open_store(argv[1], NULL);
