@@ -4,4 +4,4 @@ mod directories;
 mod programs;
 
 pub use directories::{DirectoryContents, TestDirectory};
-pub use programs::{can_mount, copy_program, has_program, succeeds};
+pub use programs::{can_mount, copy_program, has_program, stop_ignoring_interrupts, succeeds};

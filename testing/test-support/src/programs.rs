@@ -1,6 +1,10 @@
+use signal_hook::consts::SIGINT;
+use signal_hook::flag::register_conditional_default;
 use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Once};
 
 /// Runs `command`, which must succeed.
 #[track_caller]
@@ -9,6 +13,16 @@ pub fn succeeds(command: &mut Command) -> Output {
     let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said)).concat();
     assert!(output.status.success(), "{command:?} ended with {}: {said}", output.status);
     output
+}
+
+/// Lets programs that are started from now on end at SIGINT. A shell lets jobs in the background ignore it, perhaps these tests. A
+/// started program ignores what its parent ignores, but not what its parent handles.
+pub fn stop_ignoring_interrupts() {
+    static HANDLED: Once = Once::new();
+    HANDLED.call_once(|| {
+        let ends_the_process = Arc::new(AtomicBool::new(true));
+        register_conditional_default(SIGINT, ends_the_process).expect("a signal that can be handled");
+    });
 }
 
 /// Copies a program, in another process. This process may fork for another test while the copy is open for

@@ -1,4 +1,4 @@
-//! What `--json` prints, compared with the pages that list the keys.
+//! The keys that commands print with `--json` are those that the pages list.
 
 use crate::common::{Mounted, PATIENCE, Sandbox, can_mount, succeeds, weir};
 use serde_json::Value;

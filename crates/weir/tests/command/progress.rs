@@ -4,16 +4,13 @@ use crate::common::{Mounted, PATIENCE, Sandbox, assert_says, can_mount, detach, 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
-use signal_hook::consts::SIGINT;
-use signal_hook::flag::register_conditional_default;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Once};
 use std::thread;
 use std::time::{Duration, Instant};
+use test_support::stop_ignoring_interrupts;
 
 /// Within this time a command has ended after a signal.
 const SOON: Duration = Duration::from_secs(2);
@@ -41,16 +38,6 @@ fn filled(pages: u32) -> Sandbox {
 fn start(command: &mut Command) -> Child {
     stop_ignoring_interrupts();
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
-}
-
-/// A shell lets jobs in the background ignore SIGINT, perhaps these tests. A started program ignores what its parent ignores, but
-/// not what its parent handles.
-fn stop_ignoring_interrupts() {
-    static HANDLED: Once = Once::new();
-    HANDLED.call_once(|| {
-        let ends_the_process = Arc::new(AtomicBool::new(true));
-        register_conditional_default(SIGINT, ends_the_process).expect("a signal that can be handled");
-    });
 }
 
 fn send(child: &Child, signal: Signal) {

@@ -3,15 +3,12 @@
 
 use crate::common::{TestDirectory, succeeds, weir_trace};
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::SIGINT;
-use signal_hook::flag::register_conditional_default;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
+use test_support::stop_ignoring_interrupts;
 
 /// Time within which a killed replay must have ended. Nothing waits in it, and its tree is small.
 const SOON: Duration = Duration::from_secs(5);
@@ -42,16 +39,6 @@ fn started(compiled: &Path, target: &Path) -> (Child, Vec<Pid>) {
     let below = below(pid(&child));
     assert!(!below.is_empty(), "a replay is a process of its own");
     (child, below)
-}
-
-/// A shell lets jobs in the background ignore SIGINT, perhaps these tests. A started program ignores what its parent ignores, but
-/// not what its parent handles.
-fn stop_ignoring_interrupts() {
-    static HANDLED: Once = Once::new();
-    HANDLED.call_once(|| {
-        let ends_the_process = Arc::new(AtomicBool::new(true));
-        register_conditional_default(SIGINT, ends_the_process).expect("a signal that can be handled");
-    });
 }
 
 fn pid(child: &Child) -> Pid {
