@@ -99,6 +99,7 @@ fn umount_returns_when_everything_is_written_back() {
          mount --bind $DIR $DIR.too
          umount $DIR.too
          sleep 60 < $DIR/file & sleeper=$!
+         until test $(readlink /proc/$sleeper/fd/0) = $DIR/file; do sleep 0.01; done
          umount $DIR 2>/dev/null && exit 9
          umount -l $DIR
          kill $sleeper",

@@ -25,7 +25,7 @@ fn a_store_belongs_to_one_process_and_errors_name_it() {
     assert_says(&none.to_string(), "there is no volume absent");
     assert_says(&none.help().unwrap(), "there are: main");
     let nothing = Weir::open(&sandbox.path("nothing"), &WeirOptions::default()).expect_err("no store");
-    assert_says(&nothing.help().unwrap(), "weir format");
+    assert_says(&nothing.help().unwrap(), "its file system is mounted: `findmnt`");
 }
 
 #[test]

@@ -15,7 +15,7 @@ def refused(expected, call, *arguments, **named):
     raise AssertionError(f"{call} works")
 
 
-assert "weir format" in refused(errno.ENOENT, weir.open_store, path + "/nothing").strerror
+assert "findmnt" in refused(errno.ENOENT, weir.open_store, path + "/nothing").strerror
 
 with weir.open_store(path, umask=0o077) as store:
     # The store is this process's. While a thread waits for it, others run.
