@@ -67,7 +67,7 @@ impl PacedClient {
     /// Writes from `start` on, for `length`.
     ///
     /// A write that is due while an earlier one is still under way counts from the moment at which it was due: a client
-    /// that is held up for a second has a hundred late writes, not one.
+    /// that is held up for a second is late with all writes of that second, not with one.
     pub(super) fn run(&self, start: Instant, length: Duration) -> Result<ClientRecord, BenchError> {
         let mut random = SeededRng::new(self.every.as_nanos() as u64);
         let mut record =
