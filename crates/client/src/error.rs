@@ -4,7 +4,7 @@ use crate::log_directory::log_pattern_of_user;
 use crate::ranges::{BYTES_MAX, RANGES_MAX};
 use host::{HostError, shell_quoted};
 use std::borrow::Cow;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 /// Why a request to a daemon failed. The text says what failed and where; [`ClientError::help`] gives the next step.
@@ -44,6 +44,14 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Whether the daemon closed the connection without an answer, as one does that is killed.
+    pub fn is_closed_connection(&self) -> bool {
+        let is_closed = |kind| {
+            matches!(kind, ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+        };
+        matches!(self, ClientError::NoAnswer { source, .. } if is_closed(source.kind()))
+    }
+
     /// The next step.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {

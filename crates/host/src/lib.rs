@@ -38,8 +38,8 @@ pub use open::{DiskAccess, ExistingFile, has_direct_io};
 pub use permissions::mode_if_public;
 pub use pm_qos::{PmQosRequest, PmQosUnavailable};
 pub use process::{
-    SocketPeer, close_descriptors_on_exec, is_stopped, lock_holder, lock_holders, proc_has_own_pids,
-    socket_peer,
+    SocketPeer, close_descriptors_on_exec, is_ending, is_stopped, lock_holder, lock_holders,
+    proc_has_own_pids, socket_peer,
 };
 pub use processor_times::ProcessorTimes;
 pub use shell::shell_quoted;

@@ -4,7 +4,7 @@ use crate::error::HostError;
 use crate::mount_table::MountTable;
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 /// Marks every descriptor but 0, 1 and 2 as close-on-exec, so that programs started by this process do not
@@ -63,6 +63,13 @@ pub fn socket_peer(socket: BorrowedFd<'_>) -> io::Result<SocketPeer> {
 pub fn proc_has_own_pids() -> bool {
     let own = std::fs::read_link("/proc/self");
     own.is_ok_and(|own| own.as_os_str() == std::process::id().to_string().as_str())
+}
+
+/// Whether a process is ending, or has ended. It may still have files open and locked: the kernel frees its memory first, and
+/// with it its arguments.
+pub fn is_ending(pid: u32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline"))
+        .map_or_else(|error| error.kind() == ErrorKind::NotFound, |arguments| arguments.is_empty())
 }
 
 /// Whether a process is stopped: by SIGSTOP, from its terminal, or by a debugger.
@@ -155,6 +162,19 @@ mod tests {
         });
         child.kill().and_then(|()| child.wait()).expect("a child of ours");
         assert!(stopped && !is_stopped(std::process::id()));
+    }
+
+    #[test]
+    fn a_process_that_has_ended_is_ending_until_somebody_waits_for_it_and_after() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("it starts");
+        assert!(!is_ending(child.id()) && !is_ending(std::process::id()));
+        child.kill().expect("a child of ours");
+        let ending = (0..2000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            is_ending(child.id())
+        });
+        child.wait().expect("a child of ours");
+        assert!(ending && is_ending(child.id()));
     }
 
     #[test]

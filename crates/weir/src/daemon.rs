@@ -14,7 +14,7 @@ use crate::lost_buffer::{LostBuffer, NextAttempt, Restoration};
 use crate::messages;
 use crate::mount_point::MountPoint;
 use crate::mount_problems;
-use crate::mount_request::{MountOutcome, RunningDaemon};
+use crate::mount_request::RunningDaemon;
 use crate::mounted_volume::{MountEnd, MountedVolume};
 use crate::pm_qos::PmQos;
 use crate::service_manager;
@@ -66,29 +66,37 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     let deadline = Instant::now() + patience;
     let mut attempt = NextAttempt::Repeat;
     loop {
-        if let Some(running) = RunningDaemon::find(&args.path)?
-            && running.mount(args)? == MountOutcome::Mounted
-        {
-            return say_ready_to(io::stdout()).map_err(|source| WeirError::Spawn { source });
-        }
-        match become_daemon(args, &attempt) {
+        let ended = match RunningDaemon::find(&args.path)? {
+            Some(running) => {
+                let mounted = running.mount(args);
+                mounted
+                    .and_then(|()| say_ready_to(io::stdout()).map_err(|source| WeirError::Spawn { source }))
+            }
+            None => become_daemon(args, &attempt),
+        };
+        match ended {
             Err(WeirError::Stack(error)) if lost_buffer.is_for(&error) => {
                 attempt = lost_buffer.search_or_wait(&error)?;
             }
             Err(WeirError::BufferCame { buffer }) => attempt = NextAttempt::With(buffer),
-            // Its mount can soon be asked, or it is ending.
-            Err(WeirError::Stack(StackError::InUse { pid, .. }))
-                if is_daemon(pid) && Instant::now() < deadline =>
-            {
-                std::thread::sleep(DAEMON_STEP);
-            }
+            Err(error) if is_passing(&error) && Instant::now() < deadline => std::thread::sleep(DAEMON_STEP),
             ended => return ended,
         }
     }
 }
 
+/// Whether a daemon of the store is beginning or ending, so that another attempt finds it or none.
+pub(crate) fn is_passing(error: &WeirError) -> bool {
+    match error {
+        WeirError::DaemonEnding { .. } => true,
+        WeirError::Client(error) => error.is_closed_connection(),
+        WeirError::Stack(StackError::InUse { pid, .. }) => is_daemon(*pid) || host::is_ending(*pid),
+        _ => false,
+    }
+}
+
 /// Whether a process is a `weir mount` or a `weir export`.
-pub(crate) fn is_daemon(pid: u32) -> bool {
+fn is_daemon(pid: u32) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let command = arguments.split(|&byte| byte == 0).nth(1);
     command == Some(b"mount") || command == Some(b"export")

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, sockopt};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use stack::{StackError, StoreMedia, WorkerThreads};
+use stack::{StoreMedia, WorkerThreads};
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
@@ -42,18 +42,11 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), WeirError> {
             None => become_daemon(args, &socket),
         };
         match exported {
-            Err(error) if is_passing(&error) && Instant::now() < deadline => std::thread::sleep(DAEMON_STEP),
+            Err(error) if daemon::is_passing(&error) && Instant::now() < deadline => {
+                std::thread::sleep(DAEMON_STEP)
+            }
             ended => return ended,
         }
-    }
-}
-
-/// Whether a daemon of the store is beginning or ending, so that another attempt finds it or none.
-fn is_passing(error: &WeirError) -> bool {
-    match error {
-        WeirError::DaemonEnding { .. } => true,
-        WeirError::Stack(StackError::InUse { pid, .. }) => daemon::is_daemon(*pid),
-        _ => false,
     }
 }
 

@@ -28,14 +28,6 @@ pub(crate) struct RunningDaemon {
     client: ControlClient,
 }
 
-/// The outcome of a request to mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MountOutcome {
-    Mounted,
-    /// The daemon is ending, so that another one must be started.
-    DaemonIsEnding,
-}
-
 impl RunningDaemon {
     /// The daemon of the store at `path`; `None` if there is none that can be found from here.
     pub(crate) fn find(path: &Path) -> Result<Option<RunningDaemon>, WeirError> {
@@ -46,7 +38,7 @@ impl RunningDaemon {
     }
 
     /// Has the daemon mount a volume.
-    pub(crate) fn mount(mut self, args: &MountArgs) -> Result<MountOutcome, WeirError> {
+    pub(crate) fn mount(mut self, args: &MountArgs) -> Result<(), WeirError> {
         if args.foreground {
             return Err(WeirError::ForegroundBesideDaemon { dir: self.server.dir().into() });
         }
@@ -73,7 +65,10 @@ impl RunningDaemon {
             "atomic_writes": args.atomic_writes,
         });
         let reply = self.client.ask(&request)?;
-        Ok(if reply["is_ending"] == true { MountOutcome::DaemonIsEnding } else { MountOutcome::Mounted })
+        if reply["is_ending"] == true {
+            return Err(WeirError::DaemonEnding { path: args.path.clone() });
+        }
+        Ok(())
     }
 }
 
@@ -120,13 +115,13 @@ fn ensure_same_options(dir: &Path, args: &MountArgs, status: &StatusReport) -> R
 /// The daemon's answer to a request to mount, which the process `peer` sent.
 pub(crate) fn answer(request: &Value, peer: Option<u32>, daemon: &Arc<StoreDaemon>) -> Value {
     match mount(request, peer, daemon) {
-        Ok(MountOutcome::Mounted) => json!({}),
-        Ok(MountOutcome::DaemonIsEnding) => json!({ "is_ending": true }),
+        Ok(()) => json!({}),
+        Err(WeirError::DaemonEnding { .. }) => json!({ "is_ending": true }),
         Err(error) => json!({ "error": error.to_string(), "help": error.help() }),
     }
 }
 
-fn mount(request: &Value, peer: Option<u32>, daemon: &Arc<StoreDaemon>) -> Result<MountOutcome, WeirError> {
+fn mount(request: &Value, peer: Option<u32>, daemon: &Arc<StoreDaemon>) -> Result<(), WeirError> {
     let dir: Vec<u8> = serde_json::from_value(request["dir"].clone()).unwrap_or_default();
     let dir = Path::new(OsStr::from_bytes(&dir));
     let store = &daemon.stack.media.name;
@@ -141,8 +136,10 @@ fn mount(request: &Value, peer: Option<u32>, daemon: &Arc<StoreDaemon>) -> Resul
         read_only: request["read_only"] == true,
         atomic_writes: request["atomic_writes"] == true,
     };
-    let made = daemon.mount(&new)?;
-    Ok(if made.is_some() { MountOutcome::Mounted } else { MountOutcome::DaemonIsEnding })
+    match daemon.mount(&new)? {
+        Some(_) => Ok(()),
+        None => Err(WeirError::DaemonEnding { path: store.clone() }),
+    }
 }
 
 /// Whether a path means the same directory to a process, and whether the process sees what is mounted here.

@@ -205,6 +205,24 @@ fn a_daemon_that_is_killed_is_said_to_be_gone_and_the_next_mount_takes_the_dead_
 }
 
 #[test]
+fn a_mount_waits_until_the_kernel_has_ended_a_killed_daemon() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mut mounted = Background::by(r#""$@""#, &sandbox);
+    for round in 0_u8..20 {
+        // Memory that the kernel has to free first.
+        fs::write(mounted.dir.join("file"), vec![round; 16 << 20]).expect("a file");
+        let kill_and_mount = format!(r#"kill -9 {}; "$@""#, mounted.pid);
+        // Dropped, it would unmount the next one.
+        std::mem::forget(mounted);
+        mounted = Background::by(&kill_and_mount, &sandbox);
+    }
+    mounted.unmount();
+}
+
+#[test]
 fn the_dead_mount_of_another_store_is_left_to_its_owner() {
     if !can_mount() {
         return;
