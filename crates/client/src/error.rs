@@ -12,7 +12,7 @@ use std::path::PathBuf;
 #[expect(missing_docs, reason = "the texts say it")]
 pub enum ClientError {
     #[error("{}: no weir store is mounted here", dir.display())]
-    NotMounted { dir: PathBuf },
+    NotMounted { dir: PathBuf, mounts_of_store: Vec<PathBuf> },
     #[error("the file lies on device {major}:{minor}, which is not a weir mount that this process sees")]
     NotOnMount { major: u32, minor: u32 },
     #[error("looking up the device of the file: {source}")]
@@ -55,6 +55,10 @@ impl ClientError {
     /// The next step.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
+            ClientError::NotMounted { mounts_of_store, .. } if !mounts_of_store.is_empty() => {
+                let dirs: Vec<_> = mounts_of_store.iter().map(|dir| shell_quoted(dir)).collect();
+                format!("it is a store; give a directory on which it is mounted: {}", dirs.join(", ")).into()
+            }
             ClientError::NotMounted { .. } => "see what is mounted with `findmnt -t fuse.weir`".into(),
             ClientError::NotOnMount { .. } => {
                 "open the file on a mount of weir: `findmnt -t fuse.weir` shows them".into()

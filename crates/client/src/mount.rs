@@ -33,7 +33,7 @@ impl WeirMount {
         let mounts = MountTable::read().map_err(|source| ClientError::MountTable { source })?;
         mount_point_spellings(dir)
             .find_map(|dir| mounts.mounted_at(&dir).and_then(WeirMount::of))
-            .ok_or_else(|| ClientError::NotMounted { dir: dir.into() })
+            .ok_or_else(|| not_mounted(dir, &mounts))
     }
 
     /// The mount that `path` lies on, and the path from the mount's root. Touches the mount only if `path` leads
@@ -50,7 +50,7 @@ impl WeirMount {
         plain
             .and_then(find)
             .or_else(|| find(std::fs::canonicalize(path).ok()?))
-            .ok_or_else(|| ClientError::NotMounted { dir: path.into() })
+            .ok_or_else(|| not_mounted(path, &mounts))
     }
 
     /// The mount that an open file lies on. Does not wait for the mount's daemon.
@@ -162,6 +162,12 @@ impl WeirMount {
         let asked = std::thread::Builder::new().name("statfs".into()).spawn(ask);
         asked.is_ok() && told.recv_timeout(KERNEL_WAIT).unwrap_or(false)
     }
+}
+
+fn not_mounted(path: &Path, mounts: &MountTable) -> ClientError {
+    let spellings: Vec<PathBuf> = mount_point_spellings(path).collect();
+    let of_store = mounts.iter().filter_map(WeirMount::of).filter(|mount| spellings.contains(&mount.store));
+    ClientError::NotMounted { dir: path.into(), mounts_of_store: of_store.map(|mount| mount.dir).collect() }
 }
 
 /// The spellings of `dir` that the mount table may contain.

@@ -182,7 +182,8 @@ impl WeirError {
     fn help_about_media(&self) -> Option<&'static str> {
         Some(match self {
             WeirError::NotBlank { .. } => {
-                "choose another place; `weir format` and `weir replace-buffer` overwrite the data there with --force"
+                "if it is your store, `weir mount` opens it and `weir check` examines it; for a new one choose another place; --force \
+                 overwrites what is there for good"
             }
             WeirError::NotEmpty { .. } => {
                 "give a new or empty directory, or add --force to put the store beside the other files"

@@ -365,7 +365,9 @@ fn a_full_device_is_reported_and_nothing_is_left_there() {
 fn format_refuses_what_is_not_blank_by_name() {
     let sandbox = Sandbox::formatted();
     let before = DirectoryContents::below(&sandbox.store());
-    assert_says(&fails(weir().arg("format").arg(sandbox.store())), "not blank: it holds a weir store");
+    let said = fails(weir().arg("format").arg(sandbox.store()));
+    assert_says(&said, "not blank: it holds a weir store");
+    assert_says(&said, "`weir mount` opens it");
     before.assert_unchanged(&sandbox.store());
 
     let image = sandbox.path("image");

@@ -128,6 +128,18 @@ fn a_directory_that_is_not_empty_becomes_no_store() {
 }
 
 #[test]
+fn a_command_for_a_mount_that_is_given_the_store_names_the_mount() {
+    if !common::can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    let said = fails(weir().arg("status").arg(sandbox.store()));
+    let mount = format!("a directory on which it is mounted: {}", mounted.dir().display());
+    assert!(said.contains("no weir store is mounted here") && said.contains(&mount), "{said}");
+}
+
+#[test]
 fn umount_is_unmount() {
     let sandbox = Sandbox::new();
     assert_says(&fails(weir().arg("umount").arg(sandbox.mount_point())), "no weir store is mounted here");
