@@ -446,7 +446,7 @@ Examples:
 pub(crate) struct StatusArgs {
     /// The directory on which the store is mounted
     pub(crate) dir: Option<PathBuf>,
-    /// Print one JSON object, for scripts
+    /// Print JSON, for scripts: an object, or without DIR an array of them
     #[arg(long)]
     pub(crate) json: bool,
 }

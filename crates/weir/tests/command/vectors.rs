@@ -12,9 +12,10 @@ use std::path::PathBuf;
 const PAGE: u64 = 4096;
 
 struct Vectors {
-    sandbox: Sandbox,
     mounted: Mounted,
     daemon: ControlClient,
+    /// Dropped last: its directory can only be removed once nothing is mounted there.
+    sandbox: Sandbox,
 }
 
 impl Vectors {
@@ -24,7 +25,7 @@ impl Vectors {
             let sandbox = Sandbox::formatted();
             let mounted = sandbox.mount();
             let daemon = WeirMount::at(mounted.dir()).and_then(|mount| mount.connect()).expect("a daemon");
-            Vectors { sandbox, mounted, daemon }
+            Vectors { mounted, daemon, sandbox }
         })
     }
 
