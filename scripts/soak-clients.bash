@@ -99,7 +99,7 @@ make_origin() {
   git_quiet -C "$work/origin" commit -q -m "Four hundred files"
 }
 git_commit() {
-  seq "$1" 5000 >"$here/$((1 + $1 % 20))/1.txt"
+  seq "$1" $(($1 + 3000)) >"$here/$((1 + $1 % 20))/1.txt"
   git_quiet -C "$here" add . || return 1
   git_quiet -C "$here" commit -q -m "Commit $1" || return 1
   echo "$1 $EPOCHREALTIME" >>"$ledgers/git"
