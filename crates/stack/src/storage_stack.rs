@@ -113,13 +113,14 @@ impl StorageStack {
         })
     }
 
-    /// Opens the store on `media` for writing, but never writes to its buffer.
+    /// Opens `store`, the medium of the store, for writing, but never writes to its buffer. As in
+    /// [`open_with_store`](StorageStack::open_with_store), the caller has locked the medium.
     pub fn open_beside_buffer(
         media: StoreMedia,
+        store: Arc<dyn Device>,
         settings: CacheSettings,
     ) -> Result<StorageStack, StackError> {
         let buffer = media::open_medium(&media.buffer, DiskAccess::Read)?;
-        let store = open_disk(&media.store, DiskAccess::Write)?;
         let disks = (store, Arc::new(OverlayDevice::new(buffer)) as Arc<dyn Device>);
         StorageStack::open_on(media, disks, settings, DiskAccess::Write, ExpectedBuffer::LastUsed)
     }

@@ -29,8 +29,7 @@ use crate::volume::rfc3339;
 use buffer::{Buffer, BufferError, BufferIdentity};
 use cache::{Cache, CacheError, CacheSettings, UNFINISHED_RESCUE};
 use device::{
-    BLOCK_BYTES, Block, BufferId, Device, DeviceError, DeviceOperation, Lsn, ObjectId, OverlayDevice, Page,
-    PageNo, StoreId,
+    BLOCK_BYTES, Block, BufferId, Device, DeviceError, DeviceOperation, Lsn, ObjectId, Page, PageNo, StoreId,
 };
 use host::{DiskAccess, HostDisk, random_bytes, shell_quoted};
 use progress::{LongWork, OnInterrupt, WorkAmount, WorkUnit, exit_code_of_interrupt, held_signal};
@@ -79,7 +78,9 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<ExitCode, WeirError> {
     if !args.buffer_medium.volatile_buffer {
         ensure_durable(&plan)?;
     }
-    let old = read_old_buffer(args)?;
+    // Locked until the end: what another process changed after the write-back would be in the old buffer alone.
+    let store: Arc<dyn Device> = Arc::new(open_medium(&store_of(&args.path)?, DiskAccess::Write)?);
+    let old = read_old_buffer(args, &store)?;
     if let Some(why) = old.lost.as_ref().filter(|_| !args.accept_loss) {
         return Err(WeirError::BufferLost { path: args.path.clone(), why: why.to_string() });
     }
@@ -95,7 +96,8 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<ExitCode, WeirError> {
         ensure_old_name_is_free(directory.as_deref(), &old)?;
         let Some(bytes) = make(&plan, like, identity, &old, (undo, &formatting))? else { return Ok(None) };
         let media = StoreMedia::find(&args.path, Some(plan.path()))?;
-        let restored = begin_with_new_buffer(media, old.lost.is_none().then_some(&old.written))?;
+        let written = old.lost.is_none().then_some(&old.written);
+        let restored = begin_with_new_buffer(media, store.clone(), written)?;
         Ok(Some((bytes, restored)))
     };
     let (bytes, restored) = match make_and_begin(&mut undo) {
@@ -230,11 +232,10 @@ fn plan(args: &ReplaceBufferArgs, entry: Option<&Path>) -> Result<MediumPlan, We
     plan_buffer(path, args.buffer_size)
 }
 
-/// Writes the changes in the old buffer back, if it can be read.
-fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
-    let disk = open_medium(&store_of(&args.path)?, DiskAccess::Read)?;
-    let store = Store::open(Arc::new(OverlayDevice::new(disk)))
-        .map_err(|source| StackError::Store { path: args.path.clone(), source })?;
+/// Writes the changes in the old buffer back to the store on `disk`, if that buffer can be read.
+fn read_old_buffer(args: &ReplaceBufferArgs, disk: &Arc<dyn Device>) -> Result<OldBuffer, WeirError> {
+    let store =
+        Store::open(disk.clone()).map_err(|source| StackError::Store { path: args.path.clone(), source })?;
     let volumes = store.volumes().describe();
     let mut old = OldBuffer {
         path: None,
@@ -250,7 +251,7 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
             .collect(),
     };
     let needs_buffer = store.needs_buffer();
-    // The write-back opens the store again, which is locked while it is open.
+    // The write-back opens it again.
     drop(store);
     let media = match StoreMedia::find(&args.path, args.old.as_deref()) {
         Ok(media) => media,
@@ -266,7 +267,7 @@ fn read_old_buffer(args: &ReplaceBufferArgs) -> Result<OldBuffer, WeirError> {
         Err(error) => return Err(error.into()),
     };
     old.path = Some(media.buffer.clone());
-    let written = write_back(&media);
+    let written = write_back(&media, disk.clone());
     // The size of a buffer that is refused counts, too. A file smaller than any buffer was truncated.
     let bytes = open_medium(&media.buffer, DiskAccess::Read).map(|disk| bytes_of(&disk));
     old.bytes = bytes.ok().filter(|bytes| *bytes >= BUFFER_MIN).unwrap_or(old.bytes);
@@ -308,7 +309,7 @@ struct WrittenBack {
 ///
 /// So a device that can be read but no longer written, as at the end of its life, loses nothing. After a
 /// crash the buffer has the same content, and may be written back again.
-fn write_back(media: &StoreMedia) -> Result<WrittenBack, StackError> {
+fn write_back(media: &StoreMedia, store: Arc<dyn Device>) -> Result<WrittenBack, StackError> {
     let draining = Arc::new(DrainProgress::default());
     let _work = draining.show(media);
     // The store must not get changes that the buffer does not have after a crash. If the buffer cannot be
@@ -316,7 +317,7 @@ fn write_back(media: &StoreMedia) -> Result<WrittenBack, StackError> {
     // ahead of the buffer, and the next start says so.
     let _ = make_durable(&media.buffer);
     let settings = CacheSettings { buffer_is_given_up: true, ..CacheSettings::default() };
-    let stack = StorageStack::open_beside_buffer(media.clone(), settings)?;
+    let stack = StorageStack::open_beside_buffer(media.clone(), store, settings)?;
     let _ = draining.0.set((stack.cache.clone(), stack.cache.status().dirty_bytes));
     let not_truncated = stack.truncate_lost_ends();
     stack.cache.drain().map_err(|source| StackError::Cache { path: media.name.clone(), source })?;
@@ -384,17 +385,18 @@ impl RestoredVolume {
     }
 }
 
-/// Opens the store with the new buffer of `media`, which is empty. From then on the store refuses every other
-/// buffer.
+/// Opens `store`, the medium of the store, with the new buffer of `media`, which is empty. From then on the store refuses every
+/// other buffer.
 ///
 /// `old` is the state after the old buffer was written back; `None` if that buffer could not be read.
 /// Writable copies of the newest epochs are then made, and returned.
 fn begin_with_new_buffer(
     media: StoreMedia,
+    store: Arc<dyn Device>,
     old: Option<&WrittenBack>,
 ) -> Result<Vec<RestoredVolume>, StackError> {
-    let settings = CacheSettings::default();
-    let stack = StorageStack::open(media, settings, DiskAccess::Write, ExpectedBuffer::NewUnnamed)?;
+    let (settings, which) = (CacheSettings::default(), ExpectedBuffer::NewUnnamed);
+    let stack = StorageStack::open_with_store(media, store, settings, DiskAccess::Write, which)?;
     let restored = match old {
         None => {
             let newest = stack.cache.buffer().newest_lsn();

@@ -286,6 +286,30 @@ fn an_old_copy_of_the_buffer_is_refused_and_the_media_stay_as_they_are() {
 }
 
 #[test]
+fn nobody_changes_the_store_between_the_write_back_and_the_new_buffer() {
+    let sandbox = Sandbox::formatted();
+    let store = sandbox.store();
+    let mut replacing = replace(&store).args(["--buffer-size", "512MiB"]).spawn().expect("a process");
+    let signal = |name: &str| {
+        succeeds(Command::new("kill").args(["-s", name, &replacing.id().to_string()]));
+    };
+    let begin = Instant::now();
+    while !store.join("buffer.new").exists() {
+        assert!(begin.elapsed() < PATIENCE, "no new buffer is made");
+    }
+    signal("STOP");
+    let is_formatting = store.join("buffer.new").exists();
+    let mut create = weir();
+    let refused = create.args(["volume", "create"]).arg(&store).arg("other").output().expect("a process");
+    signal("CONT");
+    assert!(replacing.wait().expect("a child of ours").success());
+    assert!(is_formatting, "it was formatted before it could be stopped");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("in use"), "{refused:?}");
+    succeeds(&mut create);
+    assert_clean(&store);
+}
+
+#[test]
 fn the_buffer_of_a_mounted_store_stays() {
     if !can_mount() {
         return;
