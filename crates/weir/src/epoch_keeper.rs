@@ -112,18 +112,18 @@ impl EpochKeeper {
         std::thread::Builder::new().name("epochs".into()).spawn(keep).map(drop)
     }
 
-    /// Takes the last epochs, once everything is written back: of each volume that was mounted and has an
-    /// epoch already. They share all their blocks with the volumes.
+    /// Takes the last epochs, once everything is written back: of each volume that was mounted and would go on from an
+    /// epoch after a loss. They share all their blocks with the volumes.
     pub(crate) fn take_last(&self) {
         if self.every.is_none() {
             return;
         }
         let written = lock(&self.volumes).written.clone();
+        let store = self.cache.store();
         // Some may be deleted: their epochs stay.
-        let is_there = |volume| self.cache.store().volumes().mode(volume).is_some();
-        let with_epoch =
-            written.into_iter().filter(|&volume| is_there(volume) && !self.epochs_of(volume).is_empty());
-        self.take(&mut lock(&self.schedule), with_epoch);
+        let mut volumes = store.volumes().describe();
+        volumes.retain(|volume| written.contains(&volume.id) && epoch_to_go_on_from(store, volume).is_some());
+        self.take(&mut lock(&self.schedule), volumes.into_iter().map(|volume| volume.id));
     }
 
     /// The part `epoch` of `weir status` for a mounted volume.
@@ -287,23 +287,33 @@ fn now() -> u64 {
     u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0)
 }
 
-/// Makes a writable copy of the newest epoch of each volume, and returns the copies.
+/// A writable copy of an epoch, and the volume that can go on from it.
+pub(crate) struct EpochCopy {
+    pub(crate) copy: VolumeInfo,
+    pub(crate) of: VolumeInfo,
+}
+
+/// Makes a writable copy of each epoch from which a volume can go on.
 ///
 /// Users continue with a copy, because the next epoch replaces the epoch itself. Copies of an earlier call
 /// stay: users may have written to them since.
-pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<VolumeInfo>, StoreError> {
-    let mut restored = Vec::new();
-    for (volume, _) in store.volumes().all() {
-        let Some(epoch) = of_volume(store, volume).pop() else { continue };
+pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<EpochCopy>, StoreError> {
+    let mut copies: Vec<EpochCopy> = Vec::new();
+    for of in store.volumes().describe() {
+        let Some(epoch) = epoch_to_go_on_from(store, &of) else { continue };
+        // A volume and an earlier copy of its epoch have the same.
+        if copies.iter().any(|other| other.copy.from == Some(epoch.id)) {
+            continue;
+        }
         let first = format!("{RESTORED}{}", &epoch.name[PREFIX.len()..]);
         let others = (2..).map(|number: u64| format!("{first}-{number}"));
         let is_free = |name: &String| store.volumes().named(name).is_none();
         let name = std::iter::once(first.clone()).chain(others).find(is_free).expect("a free name");
         let new = NewVolume { name: &name, mode: VolumeMode::Writable, created: epoch.created };
         store.volumes().clone_named(epoch.id, &new, newest)?;
-        restored.extend(store.volumes().named(&name));
+        copies.extend(store.volumes().named(&name).map(|copy| EpochCopy { copy, of }));
     }
-    Ok(restored)
+    Ok(copies)
 }
 
 /// What becomes of the writable volumes of a store whose buffer is lost: each loses its name to a clone of its newest epoch, if
@@ -314,10 +324,7 @@ pub(crate) fn restorations(store: &Store) -> Vec<VolumeRestoration> {
     let damaged = all.iter().filter(|one| is_restorable(one));
     let mut kept_names = BTreeSet::new();
     let mut restoration = |volume: &VolumeInfo| {
-        let of_it = of_volume(store, volume.id).pop();
-        // One that was restored has no epoch of its own yet.
-        let source = || all.iter().find(|one| Some(one.id) == volume.from && is_epoch(one)).cloned();
-        let epoch = of_it.or_else(source);
+        let epoch = epoch_to_go_on_from(store, volume);
         let first = kept_name(&volume.name, &date, 1);
         let others = (2..).map(|number| kept_name(&volume.name, &date, number));
         let is_free = |name: &String| !kept_names.contains(name) && store.volumes().named(name).is_none();
@@ -405,6 +412,16 @@ fn of_volume(store: &Store, volume: VolumeId) -> Vec<VolumeInfo> {
     all
 }
 
+/// The epoch from which a volume can go on after a loss: its newest one. A volume that was restored has none of its own yet, and
+/// goes on from the same as before.
+fn epoch_to_go_on_from(store: &Store, volume: &VolumeInfo) -> Option<VolumeInfo> {
+    let source = || {
+        let from = volume.from.filter(|_| is_restorable(volume))?;
+        store.volumes().describe().into_iter().find(|one| one.id == from && is_epoch(one))
+    };
+    of_volume(store, volume.id).pop().or_else(source)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -468,6 +485,41 @@ mod tests {
         keeper.take(&mut lock(&keeper.schedule), [restored]);
         keeper.take(&mut lock(&keeper.schedule), [first]);
         assert_eq!(keeper.epochs_of(restored).len(), 1);
+    }
+
+    #[test]
+    fn a_second_loss_copies_the_epoch_of_what_was_restored_after_the_first() {
+        let (cache, [damaged, _]) = cache_with_two_volumes();
+        let keeper = EpochKeeper::new(cache.clone(), Some(INTERVAL));
+        keeper.take(&mut lock(&keeper.schedule), [damaged]);
+        let [epoch] = &keeper.epochs_of(damaged)[..] else { panic!("not one epoch") };
+        let lose = || {
+            let copies = restore(cache.store(), Lsn(0)).expect("space");
+            let [EpochCopy { copy, of }] = &copies[..] else { panic!("not one copy") };
+            assert_eq!(copy.from, Some(epoch.id));
+            (copy.id, of.id)
+        };
+        let (first, of) = lose();
+        assert_eq!(of, damaged);
+        cache.store().volumes().delete(damaged, Lsn(0)).expect("space");
+        assert_eq!(lose().1, first);
+    }
+
+    #[test]
+    fn a_restored_volume_gets_an_epoch_at_its_first_unmount() {
+        let (cache, [damaged, other]) = cache_with_two_volumes();
+        let keeper = EpochKeeper::new(cache.clone(), Some(INTERVAL));
+        keeper.take(&mut lock(&keeper.schedule), [damaged]);
+        let [EpochCopy { copy, .. }] = &restore(cache.store(), Lsn(0)).expect("space")[..] else {
+            panic!("not one copy")
+        };
+        for volume in
+            cache.store().volumes().describe().iter().filter(|one| [copy.id, other].contains(&one.id))
+        {
+            keeper.note_mount(volume);
+        }
+        keeper.take_last();
+        assert_eq!([copy.id, other].map(|volume| keeper.epochs_of(volume).len()), [1, 0]);
     }
 
     #[test]

@@ -19,7 +19,7 @@
 
 use crate::byte_size::ByteSize;
 use crate::cli::ReplaceBufferArgs;
-use crate::epoch_keeper;
+use crate::epoch_keeper::{self, EpochCopy};
 use crate::error::WeirError;
 use crate::format::{
     BUFFER_DEFAULT, BUFFER_MIN, FormatUndo, MediumPlan, bytes_of, ensure_allowed, ensure_durable,
@@ -375,13 +375,9 @@ struct RestoredVolume {
 }
 
 impl RestoredVolume {
-    fn of(stack: &StorageStack, volume: VolumeInfo) -> RestoredVolume {
-        let volumes = stack.store.volumes().describe();
-        let source_of = |one: &VolumeInfo| volumes.iter().find(|other| Some(other.id) == one.from);
-        let damaged = source_of(&volume).and_then(source_of);
-        let of = damaged.map_or_else(|| "that was deleted since".to_owned(), |damaged| damaged.name.clone());
-        let is_block_volume = matches!(block::block_volume_size(&stack.cache, volume.id), Ok(Some(_)));
-        RestoredVolume { volume, of, is_block_volume }
+    fn of(stack: &StorageStack, EpochCopy { copy, of }: EpochCopy) -> RestoredVolume {
+        let is_block_volume = matches!(block::block_volume_size(&stack.cache, copy.id), Ok(Some(_)));
+        RestoredVolume { volume: copy, of: of.name, is_block_volume }
     }
 }
 
@@ -402,7 +398,7 @@ fn begin_with_new_buffer(
             let newest = stack.cache.buffer().newest_lsn();
             let restored = epoch_keeper::restore(&stack.store, newest);
             let failed = |source| StackError::Store { path: stack.media.name.clone(), source };
-            restored.map_err(failed)?.into_iter().map(|volume| RestoredVolume::of(&stack, volume)).collect()
+            restored.map_err(failed)?.into_iter().map(|copy| RestoredVolume::of(&stack, copy)).collect()
         }
         Some(old) => {
             let taken = stack.cache.take_over_lost_tails(&old.lost);
