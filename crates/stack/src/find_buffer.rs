@@ -1,9 +1,10 @@
 //! Finds a store's buffer that the user does not name: in its last place, beside the store, then on the block
 //! devices.
 //!
-//! The store knows the identity of its buffer, so no other buffer is taken for it. If two media have that
-//! identity, one is a copy, and neither is taken.
+//! The store knows the identity of its buffer, so no other buffer is taken for it. If two of the media that were looked at have that
+//! identity, one is a copy, and neither is taken. A mount looks no further than the first two places if one of them has it.
 
+use crate::block_devices::BlockDevices;
 use crate::error::StackError;
 use crate::media::{BUFFER_FILE, MediumKind, NEW_BUFFER_FILE, absolute, medium_kind};
 use crate::medium_content::{MediumContent, is_unfinished_buffer};
@@ -18,12 +19,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::{Store, StoreSettings};
-
-/// The kernel's list of block devices.
-const DEVICES: &str = "/sys/class/block";
-
-/// The smallest device that can be a buffer, 1 MiB, in the kernel's sectors of 512 bytes.
-const SECTORS_MIN: u64 = 2048;
 
 /// The facts about a store that can be read without opening it.
 pub struct StoreDescription {
@@ -71,7 +66,7 @@ pub(crate) fn find_buffer(
     if let Some(found) = only_one(name, places.iter().filter(|place| is_wanted_buffer(place, &known)))? {
         return Ok(found);
     }
-    let devices = devices();
+    let devices = BlockDevices::of_kernel().unheld();
     if let Some(found) = only_one(name, devices.iter().filter(|device| is_wanted_buffer(device, &known)))? {
         return Ok(found);
     }
@@ -141,6 +136,7 @@ pub fn search_buffer(name: &Path, store: &Path, given: &[&Path]) -> Result<Buffe
     for path in named.chain(beside.into_iter().filter(|_| is_in_directory)) {
         search.look_at(path, &known);
     }
+    let devices = BlockDevices::of_kernel();
     let was_on_device = last.starts_with("/dev");
     let content = search.content(&last);
     // A device of another size has its name now, and is not the lost one.
@@ -149,7 +145,8 @@ pub fn search_buffer(name: &Path, store: &Path, given: &[&Path]) -> Result<Buffe
             .settings
             .buffer_bytes
             .is_none_or(|bytes| blocks_of(&last) == Some(bytes / BLOCK_BYTES as u64));
-    search.look_at_devices(&known, was_on_device, is_here);
+    let lost_device = was_on_device.then_some(LostDevice { path: &last, is_here });
+    search.look_at_devices(&devices, &known, lost_device);
     if let Some(found) = only_one(name, search.found.iter())? {
         return Ok(BufferSearch::Found(found));
     }
@@ -162,6 +159,14 @@ pub fn search_buffer(name: &Path, store: &Path, given: &[&Path]) -> Result<Buffe
             &last,
             "it was over a file, which may be over no loop device now, or over another one",
         ));
+    }
+    if was_on_device && is_absent && devices.has(&last) {
+        return Err(unclear(&last, "the kernel has this device, but it cannot be read"));
+    }
+    let entry = directory.join(BUFFER_FILE);
+    let in_place_of_mount = [&last, &entry].into_iter().find(|path| is_empty_file(path));
+    if let Some(path) = in_place_of_mount.filter(|path| !given.contains(&path.as_path())) {
+        return Err(unclear(path, "it is an empty file now, but perhaps the buffer is not mounted there"));
     }
     match search.unclear {
         Some(error) => Err(error),
@@ -192,11 +197,18 @@ impl SearchState {
         self.places.iter().find(|place| place.path == path).map(|place| place.content)
     }
 
-    /// Looks at the block devices. If the buffer was on one of them, each may be the buffer that cannot be looked at. Unless the buffer's own
-    /// device `is_here`, but blank, it may also lie on another one: in a partition or a logical volume that is not there yet, or on one that this process, in a
-    /// container, has no access to.
-    fn look_at_devices(&mut self, known: &StoreDescription, was_on_device: bool, is_here: bool) {
-        for path in devices() {
+    /// Looks at the block devices. If the buffer was on one of them, each may be the buffer that cannot be looked at. Unless that device
+    /// is here, but blank, the buffer may also lie on another one: in a partition or a logical volume that is not there yet, or on one that
+    /// this process, in a container, has no access to.
+    fn look_at_devices(
+        &mut self,
+        devices: &BlockDevices,
+        known: &StoreDescription,
+        lost: Option<LostDevice<'_>>,
+    ) {
+        let is_here = lost.as_ref().is_some_and(|lost| lost.is_here);
+        let mut unclear = None;
+        for path in devices.unheld() {
             let error = match look_at(&path, known) {
                 Ok(None) => {
                     self.found.push(path);
@@ -205,25 +217,51 @@ impl SearchState {
                 Err(_) if is_here && is_kept_from_root(&path) => continue,
                 Err(error) => error,
                 Ok(Some(PlaceContent::OtherData(what)))
-                    if !is_here && MediumContent::Known(what).is_container() && !has_partitions(&path) =>
+                    if !is_here
+                        && MediumContent::Known(what).is_container()
+                        && !devices.has_partitions(&path) =>
                 {
-                    let why = format!("it holds {what}, and the buffer may lie in it");
-                    StackError::PerhapsBuffer { path, why }
+                    may_lie_in(path, what)
                 }
                 Ok(Some(_)) => continue,
             };
-            if was_on_device {
-                self.unclear.get_or_insert(error);
-            }
+            unclear.get_or_insert(error);
         }
-        if was_on_device && !is_here {
-            let no_node = nodeless_device().map(|path| StackError::PerhapsBuffer {
-                path,
-                why: "the kernel has this device, and weir has no access to it".to_owned(),
+        let Some(lost) = lost else { return };
+        self.unclear = self.unclear.take().or(unclear);
+        if lost.is_here {
+            return;
+        }
+        if devices.may_lie_on_others(lost.path) {
+            let incomplete = devices.held().into_iter().find_map(|path| match MediumContent::of(&path) {
+                Ok(MediumContent::Known(what)) if MediumContent::Known(what).may_be_incomplete() => {
+                    Some(may_lie_in(path, what))
+                }
+                _ => None,
             });
-            self.unclear = self.unclear.take().or(no_node);
+            self.unclear = self.unclear.take().or(incomplete);
         }
+        let no_node = devices.nodeless().map(|path| StackError::PerhapsBuffer {
+            path,
+            why: "the kernel has this device, and weir has no access to it".to_owned(),
+        });
+        self.unclear = self.unclear.take().or(no_node);
     }
+}
+
+/// The device on which a buffer was that is not there.
+struct LostDevice<'a> {
+    path: &'a Path,
+    /// Whether the device is here, but blank.
+    is_here: bool,
+}
+
+fn may_lie_in(path: PathBuf, what: &str) -> StackError {
+    StackError::PerhapsBuffer { path, why: format!("it holds {what}, and the buffer may lie in it") }
+}
+
+fn is_empty_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() == 0)
 }
 
 /// The size of a medium; `None` if it cannot be opened.
@@ -319,48 +357,53 @@ fn why_not_a_buffer(path: &Path) -> String {
     }
 }
 
-/// The block devices that are large enough, that no other device holds, and that have a node: the content of a held device is found
-/// on its holder.
-fn devices() -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = kernel_devices().into_iter().filter(|path| path.exists()).collect();
-    found.sort();
-    found
-}
-
-/// A device of the kernel without a node.
-fn nodeless_device() -> Option<PathBuf> {
-    match fs::read_dir(DEVICES) {
-        Ok(_) => kernel_devices().into_iter().find(|path| !path.exists()),
-        Err(_) => Some(DEVICES.into()),
-    }
-}
-
-/// The paths of the block devices that the kernel has, that are large enough, and that no other device holds.
-fn kernel_devices() -> Vec<PathBuf> {
-    let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
-    let of_its_own = |at: &Path| {
-        let sectors = fs::read_to_string(at.join("size")).ok().and_then(|size| size.trim().parse().ok());
-        let held = fs::read_dir(at.join("holders")).is_ok_and(|mut holders| holders.next().is_some());
-        !held && sectors.is_some_and(|sectors: u64| sectors >= SECTORS_MIN)
-    };
-    let named = entries.filter(|entry| of_its_own(&entry.path())).map(|entry| {
-        // The kernel writes `!` for a slash.
-        Path::new("/dev").join(entry.file_name().to_string_lossy().replace('!', "/"))
-    });
-    named.collect()
-}
-
-/// Whether the kernel knows partitions of the device at `path`, which are looked at themselves.
-fn has_partitions(path: &Path) -> bool {
-    let name = path.strip_prefix("/dev").unwrap_or(path).to_string_lossy().replace('/', "!");
-    let below = fs::read_dir(Path::new(DEVICES).join(name)).into_iter().flatten().flatten();
-    below.into_iter().any(|entry| entry.path().join("partition").exists())
-}
-
 /// The path of `buffer` as the store keeps it: relative if it lies in the directory of the store, so that
 /// both can be moved together.
 pub(crate) fn place_of(buffer: &Path, store: &Path) -> Vec<u8> {
     let beside = store.parent().and_then(|directory| buffer.strip_prefix(directory).ok());
     let beside = beside.filter(|_| medium_kind(store).is_ok_and(|what| what == MediumKind::File));
     beside.unwrap_or(buffer).as_os_str().as_bytes().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block_devices::tests::FakeDevices;
+    use device::{BufferId, StoreId};
+
+    /// Why a search for a buffer that was on the device `last`, which is gone, does not call it lost.
+    fn why_unclear(fake: &FakeDevices, last: &str) -> Option<String> {
+        let mut settings = StoreSettings::default();
+        settings.buffer = Some(BufferId([1; 16]));
+        let known =
+            StoreDescription { settings, warnings: Vec::new(), needs_buffer: true, id: StoreId([2; 16]) };
+        let path = fake.path(last);
+        let mut search = SearchState::default();
+        search.look_at_devices(&fake.devices, &known, Some(LostDevice { path: &path, is_here: false }));
+        search.unclear.map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_logical_volume_that_is_gone_may_lie_on_a_device_of_which_another_one_is_used() {
+        let fake = FakeDevices::new();
+        let lvm = [&[0; 536][..], b"LVM2 001"].concat();
+        let physical = fake.add("sda", &lvm, Some("dm-0"));
+        fake.add("dm-0", b"XFSB", None);
+        let why = why_unclear(&fake, "dm-1").expect("the group has another volume, perhaps");
+        assert!(why.contains(&format!("{}: ", physical.display())) && why.contains("LVM"), "{why}");
+        // A disk is on no other.
+        assert_eq!(why_unclear(&fake, "nvme1n1"), None);
+        // What is encrypted is whole on its holder.
+        fake.add("sda", b"LUKS\xba\xbe", Some("dm-0"));
+        assert_eq!(why_unclear(&fake, "dm-1"), None);
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_looked_at_may_be_the_lost_one() {
+        let fake = FakeDevices::new();
+        let path = fake.add("sda", b"XFSB", None);
+        assert_eq!(why_unclear(&fake, "sdb"), None);
+        fs::remove_file(path).expect("ours");
+        assert!(why_unclear(&fake, "sdb").expect("it has no node").contains("no access"));
+    }
 }

@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
+mod block_devices;
 mod errno;
 mod error;
 mod find_buffer;

@@ -61,6 +61,11 @@ impl MediumContent {
     pub(crate) fn is_container(self) -> bool {
         matches!(self, MediumContent::Known(name) if CONTAINERS.contains(&name))
     }
+
+    /// Whether such a container may hold more than the devices that were opened on it so far. A LUKS volume is opened whole.
+    pub(crate) fn may_be_incomplete(self) -> bool {
+        self.is_container() && self != MediumContent::Known("a LUKS encrypted volume")
+    }
 }
 
 /// Whether a crash cut off the format of a buffer on this medium: nothing is there but the headers, which are written before the

@@ -7,8 +7,9 @@
 //! The steps, with the store locked:
 //!
 //! 1. Search the buffer everywhere, strictly: a place that cannot be read may have it. Check all that follows.
-//! 2. Make the new buffer. In the directory of a store it gets the name `buffer`, or a link of that name leads to it.
-//! 3. Search again, as step 2 may take minutes.
+//! 2. Make the new buffer, in a place where nothing is lost.
+//! 3. Search again, as step 2 may take minutes. Then, in the directory of a store, the new buffer gets the name `buffer`, or a link of
+//!    that name leads to it.
 //! 4. Open the store with the new buffer. The checkpoint with which it begins names that buffer, and has the restored volumes.
 //!
 //! A crash before step 4 leaves the volumes and the lost buffer's last place as they were, and an unused buffer, which the next
@@ -28,13 +29,15 @@ use crate::volume::rfc3339;
 use buffer::{Buffer, BufferIdentity};
 use device::{BLOCK_BYTES, BufferId, Device, Lsn};
 use host::{DiskAccess, random_bytes, shell_quoted};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use stack::{
     BUFFER_FILE, BufferSearch, MediumKind, NEW_BUFFER_FILE, PlaceContent, SearchedPlace, StackError,
     StoreMedia, absolute, describe_store, ensure_leads_somewhere, medium_kind, open_medium, search_buffer,
     store_of, volume_named,
 };
 use std::fs;
-use std::io::{Seek, SeekFrom};
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -181,8 +184,10 @@ impl Restoration {
         let mut new_buffer = UnnamedBuffer { store: path.clone(), lost, undo, link: None, is_named: false };
         let entry = place.entry.as_ref();
         new_buffer.link = entry.and_then(|entry| Some((entry.clone(), entry.read_link().ok()?)));
-        let buffer = place.make(identity, newest, &mut new_buffer.undo)?;
+        place.format(identity, newest, &mut new_buffer.undo)?;
+        // That may have taken minutes, in which the lost one may have come back.
         search(args, &name, &path)?;
+        let buffer = place.put_in_place(&mut new_buffer.undo)?;
         let media = StoreMedia::find(&args.path, Some(&buffer))?;
         Ok(Restoration { media, store: disk, volumes, needed_buffer, names, new_buffer })
     }
@@ -268,6 +273,8 @@ struct NewBufferPlace {
     plan: MediumPlan,
     /// The entry `buffer` of the store's directory, if it does not lead there yet.
     entry: Option<PathBuf>,
+    /// Whether nothing has that name.
+    is_entry_free: bool,
     /// Places where an attempt that was cut off has left an unused buffer.
     left_over: Vec<PathBuf>,
 }
@@ -326,7 +333,8 @@ impl NewBufferPlace {
         let directory = plan.path().parent().and_then(|directory| directory.canonicalize().ok());
         let place = directory.zip(plan.path().file_name()).map(|(directory, name)| directory.join(name));
         let entry = entry.filter(|entry| place.as_ref() != Some(entry));
-        Ok(NewBufferPlace { plan, entry, left_over })
+        let is_entry_free = entry.as_ref().is_some_and(|entry| entry.symlink_metadata().is_err());
+        Ok(NewBufferPlace { plan, entry, is_entry_free, left_over })
     }
 
     fn ensure_allowed(&self, args: &MountArgs) -> Result<(), WeirError> {
@@ -349,13 +357,8 @@ impl NewBufferPlace {
         Ok(())
     }
 
-    /// Makes the new buffer, and returns its path.
-    fn make(
-        &self,
-        identity: BufferIdentity,
-        newest: Lsn,
-        undo: &mut FormatUndo,
-    ) -> Result<PathBuf, WeirError> {
+    /// Makes the new buffer, without replacing anything that may be in use.
+    fn format(&self, identity: BufferIdentity, newest: Lsn, undo: &mut FormatUndo) -> Result<(), WeirError> {
         let path = self.plan.path();
         if let (MediumPlan::Create { .. }, true) = (&self.plan, path.symlink_metadata().is_ok()) {
             fs::remove_file(path).map_err(WeirError::io("removing an unfinished buffer", path))?;
@@ -363,16 +366,32 @@ impl NewBufferPlace {
         let disk = make_buffer_disk(&self.plan, undo)?;
         Buffer::format_after(&disk, identity, newest)
             .map_err(|source| StackError::Cache { path: path.into(), source: source.into() })?;
-        sync_names_beside(&absolute(path)?)?;
+        sync_names_beside(&absolute(path)?)
+    }
+
+    /// Lets the entry `buffer` be the new buffer, or lead there, and returns the path that the store will name.
+    fn put_in_place(&self, undo: &mut FormatUndo) -> Result<PathBuf, WeirError> {
+        let path = self.plan.path();
         let Some(entry) = &self.entry else { return Ok(path.into()) };
         let beside = entry.with_file_name(NEW_BUFFER_FILE);
         if beside != path {
             let _ = fs::remove_file(&beside);
             symlink(absolute(path)?, &beside).map_err(WeirError::io("making the link", &beside))?;
         }
-        fs::rename(&beside, entry).map_err(WeirError::io("putting the new buffer in its place", entry))?;
+        // A buffer that comes back at this moment stays.
+        let moved =
+            if self.is_entry_free { rename_unless_there(&beside, entry) } else { fs::rename(&beside, entry) };
+        moved.map_err(WeirError::io("putting the new buffer in its place", entry))?;
         undo.add(entry.clone());
         sync_names_beside(entry)?;
         Ok(entry.clone())
+    }
+}
+
+fn rename_unless_there(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        // Not every file system can do so.
+        Err(Errno::INVAL) => fs::rename(from, to),
+        renamed => Ok(renamed?),
     }
 }

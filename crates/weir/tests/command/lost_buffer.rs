@@ -136,6 +136,54 @@ fn a_buffer_that_comes_in_time_is_used() {
     assert!(!volumes(&sandbox.store()).iter().any(|name| name.contains("damaged")));
 }
 
+#[test]
+fn a_buffer_that_comes_while_the_new_one_is_formatted_is_used() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_epoch();
+    let (dir, buffer, lost) = (sandbox.store(), sandbox.store().join("buffer"), sandbox.path("lost"));
+    fs::rename(&buffer, &lost).expect("the buffer goes away");
+    let mut strace = Command::new("strace");
+    let slowly = "inject=fdatasync,fsync:delay_enter=300000";
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync,fsync", "-e", slowly]);
+    strace.arg(weir().get_program()).args(["mount", "--foreground"]).args(RESTORE);
+    strace.arg(&dir).arg(sandbox.mount_point()).stdout(Stdio::null()).stderr(Stdio::null());
+    let Ok(mut slow) = strace.spawn() else { return eprintln!("skipped: strace is not installed") };
+    let begun = Instant::now();
+    while !dir.join("buffer.new").exists() {
+        assert!(begun.elapsed() < PATIENCE, "no new buffer is made");
+    }
+    fs::rename(&lost, &buffer).expect("the buffer comes back");
+    while !weir().arg("status").arg(sandbox.mount_point()).output().expect("weir").status.success() {
+        assert!(begun.elapsed() < PATIENCE, "no mount");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(sandbox.mount_point().join("after").exists(), "nothing was lost");
+    succeeds(weir().arg("unmount").arg(sandbox.mount_point()));
+    assert!(slow.wait().expect("a child").success());
+    assert!(!dir.join("buffer.new").exists());
+    assert_eq!(volumes_damaged(&dir), Vec::<String>::new());
+}
+
+#[test]
+fn an_empty_file_in_the_place_of_the_buffer_is_no_lost_buffer() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_epoch();
+    let (buffer, lost) = (sandbox.store().join("buffer"), sandbox.path("lost"));
+    fs::rename(&buffer, &lost).expect("the buffer goes away");
+    // Where the buffer's own mount was.
+    File::create(&buffer).expect("a file");
+    let said = fails(&mut mount(&sandbox));
+    assert!(said.contains("perhaps the buffer is not mounted there"), "{said}");
+    fs::rename(&lost, &buffer).expect("the buffer comes back");
+    succeeds(&mut mount(&sandbox));
+    assert!(sandbox.mount_point().join("after").exists(), "nothing was lost");
+    succeeds(weir().arg("unmount").arg(sandbox.mount_point()));
+}
+
 /// Kills the mount at each flush of the restoration: the next one restores what is left to restore.
 #[test]
 fn a_restoration_that_was_cut_off_anywhere_is_ended_by_the_next_mount() {
