@@ -3,7 +3,7 @@
 # `make clones` deletes a thousand clones of 4 GiB in random order under writes, cleaning and kills, `make streams` kills it under files
 # that are streamed, for ten minutes.
 
-.PHONY: clones container-test databases demo footprints image library-kills load lost-buffer metrics-test package package-test sbom site soak streams test
+.PHONY: boot-test clones container-test databases demo footprints image library-kills load lost-buffer metrics-test package package-test sbom site soak streams test
 
 demo:
 	scripts/demo
@@ -78,6 +78,11 @@ sbom:
 # Installs the package in a fresh Debian root, and uses it there.
 package-test:
 	scripts/test-package "$$($(MAKE) --silent package)"
+
+# Boots systemd in a fresh Debian root, with the package's unit, a line of fstab and PostgreSQL; kills, stops and crashes, and takes the
+# buffer's disk away.
+boot-test:
+	scripts/test-boot "$$($(MAKE) --silent package)"
 
 # A container image, from the package: make image ENGINE=docker
 ENGINE ?= podman
