@@ -30,7 +30,8 @@ pub use fork::{ForkedProcess, fork};
 pub use fuse_device::clone_fuse_device;
 pub use io_counters::{CountingDevice, IoCounters, ReadBusyTime, ReadCounters, ReadCounts};
 pub use machine::{
-    SystemClock, WriteCache, are_on_one_disk, mark_io_flusher, memory_bytes, random_bytes, write_cache,
+    SystemClock, WriteCache, are_on_one_disk, are_same_medium, mark_io_flusher, memory_bytes, random_bytes,
+    write_cache,
 };
 pub use max_latency::{DeviceCall, MaxLatency};
 pub use mount_table::{FuseMountOwner, MountEntry, MountTable, WEIR_FS_TYPE};

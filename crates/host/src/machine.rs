@@ -126,6 +126,33 @@ pub fn are_on_one_disk(one: &Path, other: &Path) -> bool {
     matches!(disks, (Some(one), Some(other)) if one == other)
 }
 
+/// Whether two paths lead to the same bytes: to one file, by two names perhaps, to one block device, or to a file and a loop device
+/// over it. False if one of them cannot be looked at.
+pub fn are_same_medium(one: &Path, other: &Path) -> bool {
+    let media = (medium_of(one, LOOPS_MAX), medium_of(other, LOOPS_MAX));
+    matches!(media, (Some(one), Some(other)) if one == other)
+}
+
+/// A file or a block device.
+#[derive(Debug, PartialEq, Eq)]
+enum MediumIdentity {
+    File { device: u64, inode: u64 },
+    Device(u64),
+}
+
+/// The file or the block device at `path`. A loop device is its file.
+fn medium_of(path: &Path, loops_max: u32) -> Option<MediumIdentity> {
+    let stat = rustix::fs::stat(path).ok()?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
+        return Some(MediumIdentity::File { device: stat.st_dev, inode: stat.st_ino });
+    }
+    let entry = Path::new(SYS).join(format!("dev/block/{}:{}", major(stat.st_rdev), minor(stat.st_rdev)));
+    // Partitions have no such file.
+    let file = loop_file(&entry).filter(|_| loops_max > 0);
+    let file = file.and_then(|file| medium_of(&file, loops_max - 1));
+    Some(file.unwrap_or(MediumIdentity::Device(stat.st_rdev)))
+}
+
 /// The nesting of loop devices that is followed.
 pub(crate) const LOOPS_MAX: u32 = 8;
 
@@ -175,6 +202,16 @@ mod tests {
         assert!(are_on_one_disk(Path::new("/etc/passwd"), Path::new("/etc")));
         assert!(!are_on_one_disk(Path::new("/etc"), Path::new("/proc")));
         assert!(!are_on_one_disk(Path::new("/not/there"), Path::new("/not/there")), "nobody knows");
+    }
+
+    #[test]
+    fn two_names_of_a_file_are_one_medium() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [file, link, other] = ["file", "link", "other"].map(|name| directory.path().join(name));
+        [&file, &other].into_iter().for_each(|path| std::fs::write(path, "").expect("a file"));
+        std::fs::hard_link(&file, &link).expect("a link");
+        assert!(are_same_medium(&file, &link));
+        assert!(!are_same_medium(&file, &other) && !are_same_medium(&file, &directory.path().join("absent")));
     }
 
     #[test]

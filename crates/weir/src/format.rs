@@ -128,7 +128,7 @@ fn plan(args: &FormatArgs) -> Result<FormatPlan, WeirError> {
     };
     let buffer = plan_buffer(buffer, args.buffer_size)?;
     if let (MediumPlan::Use { path: one }, MediumPlan::Use { path: other }) = (&store, &buffer)
-        && absolute(one)? == absolute(other)?
+        && host::are_same_medium(one, other)
     {
         return Err(StackError::SameMedia { path: one.clone() }.into());
     }

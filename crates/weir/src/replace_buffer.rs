@@ -31,7 +31,7 @@ use cache::{Cache, CacheError, CacheSettings, UNFINISHED_RESCUE};
 use device::{
     BLOCK_BYTES, Block, BufferId, Device, DeviceError, DeviceOperation, Lsn, ObjectId, Page, PageNo, StoreId,
 };
-use host::{DiskAccess, HostDisk, random_bytes, shell_quoted};
+use host::{DiskAccess, HostDisk, are_same_medium, random_bytes, shell_quoted};
 use progress::{LongWork, OnInterrupt, WorkAmount, WorkUnit, exit_code_of_interrupt, held_signal};
 use stack::{
     BUFFER_FILE, ExpectedBuffer, MediumKind, StackError, StorageStack, StoreMedia, absolute, describe_store,
@@ -74,6 +74,9 @@ struct OldBuffer {
 pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<ExitCode, WeirError> {
     let directory = entry_of(&args.path)?;
     let plan = plan(args, directory.as_deref())?;
+    if are_same_medium(plan.path(), &store_of(&args.path)?) {
+        return Err(StackError::SameMedia { path: plan.path().into() }.into());
+    }
     ensure_allowed(&plan, args.force)?;
     if !args.buffer_medium.volatile_buffer {
         ensure_durable(&plan)?;
@@ -491,7 +494,7 @@ fn retire(old: &OldBuffer, new: &Path) -> Result<(), WeirError> {
 
 /// Whether the old buffer still exists, and is not the new one.
 fn is_other(old: &Path, new: &Path) -> bool {
-    old.exists() && old.canonicalize().ok() != new.canonicalize().ok()
+    old.exists() && !are_same_medium(old, new)
 }
 
 fn print_result(

@@ -1,6 +1,6 @@
 //! `weir replace-buffer`: a buffer on another device, a lost buffer, and a lost buffer that comes back.
 
-use crate::common::{Mounted, PATIENCE, Sandbox, can_mount, fails, succeeds, weir};
+use crate::common::{LoopDevice, Mounted, PATIENCE, Sandbox, can_mount, fails, succeeds, weir};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -56,6 +56,21 @@ fn a_buffer_that_can_be_read_is_not_formatted_as_its_own_replacement() {
     assert_there(&mounted, "stored");
     assert_there(&mounted, "synced");
     mounted.unmount();
+}
+
+#[test]
+fn a_store_is_not_formatted_as_its_buffer() {
+    let sandbox = Sandbox::formatted();
+    let (store, link) = (sandbox.store(), sandbox.path("link"));
+    fs::hard_link(store.join("store"), &link).expect("a link");
+    let mut media = vec![store.join("store"), link];
+    let over_it = LoopDevice::of(&store.join("store"));
+    media.extend(over_it.iter().map(|device| device.0.clone()));
+    for medium in media {
+        let said = fails(replace(&store).args(["--force", "--accept-loss", "--buffer"]).arg(&medium));
+        assert!(said.contains("the store and the buffer are the same device or file"), "{said}");
+        assert_clean(&store);
+    }
 }
 
 #[test]

@@ -27,13 +27,18 @@ pub(crate) const NOBODY: u32 = 65534;
 /// How long a mount, or its end, may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A loop device over an image of 32 MiB, until it is dropped.
+/// A loop device, until it is dropped.
 pub(crate) struct LoopDevice(pub(crate) PathBuf);
 
 impl LoopDevice {
-    /// `None` where this machine has none.
+    /// One over a new image of 32 MiB. `None` where this machine has none.
     pub(crate) fn over(image: &Path) -> Option<LoopDevice> {
         succeeds(Command::new("truncate").args(["--size", "32M"]).arg(image));
+        LoopDevice::of(image)
+    }
+
+    /// One over this file.
+    pub(crate) fn of(image: &Path) -> Option<LoopDevice> {
         let mut losetup = Command::new("losetup");
         let output = losetup.args(["--find", "--show"]).arg(image).stderr(Stdio::null()).output().ok()?;
         let device = String::from_utf8_lossy(&output.stdout).trim().to_owned();
