@@ -25,6 +25,7 @@ use crate::write_policy::{PolicyChoice, StreamSettings, WritePolicy};
 use cache::{Cache, CacheSettings};
 use fuse::RequestCounter;
 use host::{DiskAccess, PmQosRequest, are_on_one_disk};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stack::{ExpectedBuffer, StackError, StorageStack, StoreMedia, WorkerStopper, WorkerThreads};
 use std::fs::File;
@@ -76,6 +77,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
         };
         match ended {
             Err(WeirError::Stack(error)) if lost_buffer.is_for(&error) => {
+                ensure_caller_waits(args)?;
                 attempt = lost_buffer.search_or_wait(&error)?;
             }
             Err(WeirError::BufferCame { buffer }) => attempt = NextAttempt::With(buffer),
@@ -83,6 +85,18 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
             ended => return ended,
         }
     }
+}
+
+/// Fails if the command that started this process, and waits for its mount, was ended.
+pub(crate) fn ensure_caller_waits(args: &MountArgs) -> Result<(), WeirError> {
+    let stdout = io::stdout();
+    let mut pipe = [PollFd::new(&stdout, PollFlags::empty())];
+    let is_closed =
+        poll(&mut pipe, Some(&Timespec::default())).is_ok() && pipe[0].revents().contains(PollFlags::ERR);
+    if args.daemon && is_closed {
+        return Err(WeirError::CallerEnded { path: args.path.clone() });
+    }
+    Ok(())
 }
 
 /// Whether a daemon of the store is beginning or ending, so that another attempt finds it or none.

@@ -122,6 +122,8 @@ pub(crate) enum WeirError {
     MountFailed { dir: PathBuf, source: io::Error },
     #[error("starting the daemon: {source}")]
     Spawn { source: io::Error },
+    #[error("{}: not mounted: the command was ended while it waited", path.display())]
+    CallerEnded { path: PathBuf },
     #[error("the daemon ended before it was ready: {status}")]
     DaemonDied { status: String },
     #[error("no weir store is mounted that this user may control")]
@@ -357,6 +359,7 @@ impl WeirError {
             }
             WeirError::Screen { .. } => "`weir status` prints a line for each mount".into(),
             WeirError::Spawn { .. } => "try `weir mount --foreground`".into(),
+            WeirError::CallerEnded { .. } => "nothing was given up; attach the buffer, or run the command again".into(),
             WeirError::DaemonDied { .. } => "run it with `--foreground` to see its messages".into(),
             WeirError::NothingMounted => "see what is mounted with `findmnt -t fuse.weir`".into(),
             WeirError::VolumeMounted { .. }

@@ -17,6 +17,7 @@
 
 use crate::blank_check;
 use crate::cli::{LostBufferAnswer, MountArgs};
+use crate::daemon::ensure_caller_waits;
 use crate::epoch_keeper;
 use crate::error::WeirError;
 use crate::format::{
@@ -112,6 +113,7 @@ impl LostBuffer<'_> {
         }
         self.is_over = true;
         searched?;
+        ensure_caller_waits(self.args)?;
         Ok(NextAttempt::Restore)
     }
 }
@@ -185,8 +187,9 @@ impl Restoration {
         let entry = place.entry.as_ref();
         new_buffer.link = entry.and_then(|entry| Some((entry.clone(), entry.read_link().ok()?)));
         place.format(identity, newest, &mut new_buffer.undo)?;
-        // That may have taken minutes, in which the lost one may have come back.
+        // That may have taken minutes, in which the lost one may have come back, or somebody may have ended the command to attach it.
         search(args, &name, &path)?;
+        ensure_caller_waits(args)?;
         let buffer = place.put_in_place(&mut new_buffer.undo)?;
         let media = StoreMedia::find(&args.path, Some(&buffer))?;
         Ok(Restoration { media, store: disk, volumes, needed_buffer, names, new_buffer })

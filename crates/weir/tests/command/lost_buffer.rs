@@ -4,7 +4,7 @@ use crate::common::{
     LoopDevice, Mounted, PATIENCE, Sandbox, TmpfsMount, can_mount, fails, status_of, succeeds, weir,
 };
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -164,6 +164,33 @@ fn a_buffer_that_comes_while_the_new_one_is_formatted_is_used() {
     assert!(slow.wait().expect("a child").success());
     assert!(!dir.join("buffer.new").exists());
     assert_eq!(volumes_damaged(&dir), Vec::<String>::new());
+}
+
+#[test]
+fn a_mount_that_is_ended_while_it_waits_for_the_buffer_restores_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_epoch();
+    let (buffer, lost) = (sandbox.store().join("buffer"), sandbox.path("lost"));
+    fs::rename(&buffer, &lost).expect("the buffer goes away");
+    let mut waiting = weir();
+    waiting.args(["mount", "--on-lost-buffer", "restore", "--lost-buffer-wait", "2"]);
+    let waiting = waiting.arg(sandbox.store()).arg(sandbox.mount_point()).stderr(Stdio::piped());
+    let mut waiting = waiting.spawn().expect("weir starts");
+    let mut said = BufReader::new(waiting.stderr.take().expect("it is piped"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    assert!(line.contains("waiting for it"), "{line}");
+    waiting.kill().and_then(|()| waiting.wait()).expect("a child of ours");
+    // Ends with the process in the background.
+    said.read_to_string(&mut line).expect("text");
+    assert!(line.contains("the command was ended while it waited"), "{line}");
+    assert!(!buffer.exists());
+    fs::rename(&lost, &buffer).expect("the buffer comes back");
+    succeeds(&mut mount(&sandbox));
+    assert!(sandbox.mount_point().join("after").exists(), "nothing was lost");
+    succeeds(weir().arg("unmount").arg(sandbox.mount_point()));
 }
 
 #[test]
