@@ -219,6 +219,10 @@ fn serve(
             return Ok(());
         }
         let descriptors = reader.get_mut().take_descriptors();
+        // This process was stopped, and the client has told its user so.
+        if reader.get_ref().is_hung_up() {
+            return Ok(());
+        }
         let request: Value = serde_json::from_str(&line).unwrap_or_default();
         if request["operation"] == "export" && rights == ClientRights::All {
             // It may last for months.

@@ -128,7 +128,9 @@ fn a_daemon_that_is_stopped_is_named_within_seconds() {
     let mounted = sandbox.mount();
     mounted.signal("STOP");
     let outputs = ["status", "sync", "space", "unmount"].map(|command| soon(command, mounted.dir()));
+    let said = fails(weir().args(["volume", "snapshot"]).arg(mounted.dir()).arg("late"));
     mounted.signal("CONT");
+    assert!(said.contains("is stopped"), "{said}");
     for output in outputs {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
@@ -137,6 +139,12 @@ fn a_daemon_that_is_stopped_is_named_within_seconds() {
     }
     assert!(is_mounted(mounted.dir()), "it was unmounted under its programs");
     fs::write(mounted.path("file"), b"goes on").expect("it goes on");
+    // What was refused is not done later.
+    for _ in 0..10 {
+        let volumes = succeeds(weir().args(["volume", "list"]).arg(mounted.dir())).stdout;
+        assert!(!String::from_utf8_lossy(&volumes).contains("late"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
     mounted.unmount();
 }
 
