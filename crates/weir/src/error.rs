@@ -5,7 +5,7 @@ use crate::log_files;
 use crate::store_server::ExportDaemon;
 use client::{ClientError, WeirMount};
 use fs::FsError;
-use host::{TaskReadError, shell_quoted};
+use host::{TaskReadError, WEIR_FS_TYPE, shell_quoted};
 use request::{BufferPolicy, RuleError};
 use stack::StackError;
 use std::borrow::Cow;
@@ -288,6 +288,11 @@ impl WeirError {
             WeirError::MountPointNotEmpty { dir } => format!(
                 "a mount would hide the files in it; give an empty directory: `mkdir {}`",
                 shell_quoted(&dir.with_added_extension("weir"))
+            )
+            .into(),
+            WeirError::MountPointBusy { dir, fs_type } if fs_type == WEIR_FS_TYPE => format!(
+                "`weir status {dir}` shows which store and volume are mounted there, and `weir unmount {dir}` unmounts them",
+                dir = shell_quoted(dir)
             )
             .into(),
             WeirError::MountPointBusy { dir, .. } => format!(

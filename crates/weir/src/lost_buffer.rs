@@ -219,7 +219,7 @@ impl Restoration {
             };
             let as_of = rfc3339(snapshot.created / 1_000_000_000);
             tracing::warn!(
-                "volume {name} is as of {as_of} now. What it was, newer and perhaps damaged, is volume {kept_name}: `weir mount --read-only \
+                "volume {name} is as of {as_of} now. What it was, newer and perhaps damaged, is volume {kept_name}: `weir mount \
                  --volume {kept_name} {store} DIR && find DIR -newermt {as_of}` (a block volume: `weir export {store} {kept_name} --socket PATH`)"
             );
         }

@@ -7,7 +7,7 @@ use crate::store_path::open_store;
 use client::{ClientError, ControlAddress, ControlClient, WeirMount};
 use host::DiskAccess;
 use rustix::process::geteuid;
-use stack::{StackError, store_of};
+use stack::{StackError, describe_store, store_of};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
@@ -57,7 +57,16 @@ impl StoreServer {
     pub(crate) fn at_or_of(path: &Path) -> Result<Option<StoreServer>, WeirError> {
         match StoreServer::serving(path) {
             Some(found) => Ok(Some(found)),
-            None => open_store(path, DiskAccess::Write).map(|_| None),
+            None => match open_store(path, DiskAccess::Write) {
+                Ok(_) => Ok(None),
+                Err(error) => {
+                    // That it is no store says more than that it is in use.
+                    if let WeirError::Stack(StackError::InUse { .. }) = error {
+                        describe_store(&store_of(path)?)?;
+                    }
+                    Err(error)
+                }
+            },
         }
     }
 
@@ -73,6 +82,10 @@ impl StoreServer {
         let medium = store_of(path)?;
         let holder = host::lock_holder(&medium);
         let holder = holder.map_err(|source| StackError::Host { path: path.into(), source })?;
+        if holder.is_some() {
+            // A daemon holds the lock of its buffer, too.
+            describe_store(&medium)?;
+        }
         Ok(holder.and_then(|pid| {
             let mount = WeirMount::served_by(pid, &medium).map(StoreServer::Mount);
             mount.or_else(|| ExportDaemon::of_process(pid, path).map(StoreServer::Exports))

@@ -113,6 +113,8 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
         match unmount(found.dir(), UnmountMode::WhenIdle) {
             // The mount is dead. Programs with open files get errors anyway.
             Err(_) if daemon.is_err() && found.is_dead() => break unmount(found.dir(), UnmountMode::Detach),
+            // Another command has unmounted it.
+            Err(_) if !is_still_mounted(&found) => break Ok(()),
             Err(why) if is_busy(&why) && may_wait(deadline) => std::thread::sleep(BUSY_PAUSE),
             unmounted => break unmounted,
         }
@@ -125,6 +127,10 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
             Ok(())
         }
     }
+}
+
+fn is_still_mounted(found: &WeirMount) -> bool {
+    WeirMount::at(found.dir()).is_ok_and(|now| now.device() == found.device())
 }
 
 /// Whether the unmount failed because programs use the mount. The kernel's error and fusermount3's message

@@ -18,6 +18,7 @@ use host::{DiskAccess, HostDisk, SystemClock, random_bytes};
 use serde_json::{Value, json};
 use stack::{ExpectedBuffer, StackError, StorageStack, StoreMedia, volume_named};
 use std::collections::BTreeMap;
+use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -265,7 +266,10 @@ pub(crate) fn roll_back_volume(
         return Err(WeirError::ReadOnlyRolledBack { path: path.into(), name: name.into() });
     }
     let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
-    let before = format!("{name}-before-{}", rfc3339(created / 1_000_000_000));
+    let first = format!("{name}-before-{}", rfc3339(created / 1_000_000_000));
+    let others = (2..).map(|number: u64| format!("{first}-{number}"));
+    let is_free = |name: &String| cache.store().volumes().named(name).is_none();
+    let before = iter::once(first.clone()).chain(others).find(is_free).expect("a free name");
     cache
         .roll_back(volume.id, snapshot.id, &before, created)
         .map_err(|source| StackError::Cache { path: path.into(), source })?;

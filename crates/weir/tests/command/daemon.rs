@@ -231,6 +231,28 @@ fn a_mount_waits_until_the_kernel_has_ended_a_killed_daemon() {
 }
 
 #[test]
+fn two_unmounts_at_once_both_end_well() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    for _ in 0..5 {
+        let mounted = Background::by(r#""$@""#, &sandbox);
+        let unmount = || weir().arg("unmount").arg(&mounted.dir).output().expect("a process");
+        let both = std::thread::scope(|scope| {
+            let first = scope.spawn(unmount);
+            [unmount(), first.join().expect("no panic")]
+        });
+        for output in both {
+            // One that begins when the other has ended finds nothing.
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() || said.contains("no weir store is mounted here"), "{said}");
+        }
+        assert!(!is_mounted(&mounted.dir));
+    }
+}
+
+#[test]
 fn the_dead_mount_of_another_store_is_left_to_its_owner() {
     if !can_mount() {
         return;

@@ -87,6 +87,8 @@ fn a_buffer_grows_under_a_mount_and_what_it_took_since_is_there_after_a_kill() {
     // The buffer's log has wrapped around when the buffer grows.
     assert_eq!(fill(&mut file, 12), 12);
     assert_says(&fails(&mut grow_buffer(mounted.dir(), "2MiB")), "more than");
+    assert_says(&fails(&mut grow(&store.join("buffer"), Some("1GiB"))), "not a weir store");
+    assert!(mounted.status().space.total_bytes < 300 * MIB, "the path of the buffer made the store larger");
     let said = String::from_utf8(succeeds(&mut grow_buffer(&store, "64MiB")).stdout).expect("text");
     assert_says(&said, "the buffer has 64 MiB now");
     assert!(mounted.status().buffer_log.bytes > 63 * MIB);
