@@ -185,7 +185,7 @@ struct SearchState {
 
 impl SearchState {
     fn look_at(&mut self, path: PathBuf, known: &StoreDescription) {
-        match look_at(&path, known) {
+        match content_of_place(&path, known) {
             Ok(Some(content)) => self.places.push(SearchedPlace { path, content }),
             Ok(None) => self.found.push(path),
             Err(error) => drop(self.unclear.get_or_insert(error)),
@@ -209,7 +209,7 @@ impl SearchState {
         let is_here = lost.as_ref().is_some_and(|lost| lost.is_here);
         let mut unclear = None;
         for path in devices.unheld() {
-            let error = match look_at(&path, known) {
+            let error = match content_of_place(&path, known) {
                 Ok(None) => {
                     self.found.push(path);
                     continue;
@@ -279,8 +279,11 @@ fn is_kept_from_root(path: &Path) -> bool {
     rustix::process::geteuid().is_root() && opened.is_err_and(|why| why == ErrorKind::PermissionDenied)
 }
 
-/// Reads the content of `path`. Returns `None` if it is the buffer.
-fn look_at(path: &Path, known: &StoreDescription) -> Result<Option<PlaceContent>, StackError> {
+/// Reads the content of `path`. Returns `None` if it is the buffer of the store `known`.
+///
+/// # Errors
+/// [`StackError::PerhapsBuffer`]: it cannot be read, or is another buffer of the store that was used.
+pub fn content_of_place(path: &Path, known: &StoreDescription) -> Result<Option<PlaceContent>, StackError> {
     let unclear = |why: &dyn Display| StackError::PerhapsBuffer { path: path.into(), why: why.to_string() };
     let disk = match HostDisk::open_unlocked(path) {
         // A device node whose device is detached.

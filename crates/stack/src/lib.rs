@@ -10,7 +10,8 @@ mod worker_threads;
 
 pub use error::StackError;
 pub use find_buffer::{
-    BufferSearch, PlaceContent, SearchedPlace, StoreDescription, describe_store, search_buffer,
+    BufferSearch, PlaceContent, SearchedPlace, StoreDescription, content_of_place, describe_store,
+    search_buffer,
 };
 pub use media::{
     BUFFER_FILE, MediumKind, NEW_BUFFER_FILE, STORE_FILE, StoreMedia, absolute, ensure_leads_somewhere,

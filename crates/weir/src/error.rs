@@ -40,6 +40,8 @@ pub(crate) enum WeirError {
     EarlierBuffer { path: PathBuf },
     #[error("{}: this is the store's buffer already", path.display())]
     SameBuffer { path: PathBuf },
+    #[error("{}: this is the store's buffer: an earlier `weir replace-buffer` was cut off before it got its name", new.display())]
+    ReplacementCutOff { new: PathBuf, entry: PathBuf },
     #[error("{}: the buffer is lost, and volume {volume} has no epoch to go on from", path.display())]
     NoEpoch { path: PathBuf, volume: String },
     #[error("{}: the buffer is lost, and volume {rescued} has everything that was in memory when the buffer failed", path.display())]
@@ -364,6 +366,9 @@ impl WeirError {
             }
             WeirError::Screen { .. } => "`weir status` prints a line for each mount".into(),
             WeirError::Spawn { .. } => "try `weir mount --foreground`".into(),
+            WeirError::ReplacementCutOff { new, entry } => {
+                format!("give it its name: `mv --backup=numbered {} {}`", shell_quoted(new), shell_quoted(entry)).into()
+            }
             WeirError::CallerEnded { .. } => "nothing was given up; attach the buffer, or run the command again".into(),
             WeirError::DaemonDied { .. } => "run it with `--foreground` to see its messages".into(),
             WeirError::NothingMounted => "see what is mounted with `findmnt -t fuse.weir`".into(),

@@ -34,8 +34,8 @@ use device::{
 use host::{DiskAccess, HostDisk, are_same_medium, random_bytes, shell_quoted};
 use progress::{LongWork, OnInterrupt, WorkAmount, WorkUnit, exit_code_of_interrupt, held_signal};
 use stack::{
-    BUFFER_FILE, ExpectedBuffer, MediumKind, StackError, StorageStack, StoreMedia, absolute, describe_store,
-    medium_kind, open_medium, store_of, warn_of_readers,
+    BUFFER_FILE, ExpectedBuffer, MediumKind, PlaceContent, StackError, StorageStack, StoreMedia, absolute,
+    content_of_place, describe_store, medium_kind, open_medium, store_of, warn_of_readers,
 };
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -73,16 +73,20 @@ struct OldBuffer {
 
 pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<ExitCode, WeirError> {
     let directory = entry_of(&args.path)?;
+    let store_path = store_of(&args.path)?;
+    // Locked until the end: what another process changed after the write-back would be in the old buffer alone.
+    let store: Arc<dyn Device> = Arc::new(open_medium(&store_path, DiskAccess::Write)?);
+    if let (Some(entry), None) = (&directory, &args.buffer) {
+        remove_left_over(entry, &store_path)?;
+    }
     let plan = plan(args, directory.as_deref())?;
-    if are_same_medium(plan.path(), &store_of(&args.path)?) {
+    if are_same_medium(plan.path(), &store_path) {
         return Err(StackError::SameMedia { path: plan.path().into() }.into());
     }
     ensure_allowed(&plan, args.force)?;
     if !args.buffer_medium.volatile_buffer {
         ensure_durable(&plan)?;
     }
-    // Locked until the end: what another process changed after the write-back would be in the old buffer alone.
-    let store: Arc<dyn Device> = Arc::new(open_medium(&store_of(&args.path)?, DiskAccess::Write)?);
     let old = read_old_buffer(args, &store)?;
     if let Some(why) = old.lost.as_ref().filter(|_| !args.accept_loss) {
         return Err(WeirError::BufferLost { path: args.path.clone(), why: why.to_string() });
@@ -233,6 +237,22 @@ fn plan(args: &ReplaceBufferArgs, entry: Option<&Path>) -> Result<MediumPlan, We
         (None, None) => return Err(WeirError::BufferWanted { path: args.path.clone() }),
     };
     plan_buffer(path, args.buffer_size)
+}
+
+/// Removes the new buffer of an earlier command that was killed before the store named it. Refuses one that the store names.
+fn remove_left_over(entry: &Path, store: &Path) -> Result<(), WeirError> {
+    let new = entry.with_extension(NEW);
+    if !new.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    match content_of_place(&new, &describe_store(store)?) {
+        Ok(None) => Err(WeirError::ReplacementCutOff { new, entry: entry.into() }),
+        Ok(Some(PlaceContent::UnusedBuffer | PlaceContent::Blank)) => {
+            fs::remove_file(&new).map_err(WeirError::io("removing an unfinished buffer", &new))
+        }
+        // It is refused like any other place that is not blank.
+        Ok(Some(_)) | Err(_) => Ok(()),
+    }
 }
 
 /// Writes the changes in the old buffer back to the store on `disk`, if that buffer can be read.

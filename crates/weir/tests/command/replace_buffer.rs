@@ -4,7 +4,7 @@ use crate::common::{LoopDevice, Mounted, PATIENCE, Sandbox, can_mount, fails, su
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 fn replace(store: &Path) -> Command {
@@ -301,23 +301,67 @@ fn an_old_copy_of_the_buffer_is_refused_and_the_media_stay_as_they_are() {
     assert_clean(&store);
 }
 
-#[test]
-fn nobody_changes_the_store_between_the_write_back_and_the_new_buffer() {
-    let sandbox = Sandbox::formatted();
-    let store = sandbox.store();
-    let mut replacing = replace(&store).args(["--buffer-size", "512MiB"]).spawn().expect("a process");
-    let signal = |name: &str| {
-        succeeds(Command::new("kill").args(["-s", name, &replacing.id().to_string()]));
-    };
+/// Begins to replace the buffer by one of 512 MiB, and stops the process while that is formatted.
+fn stop_while_formatting(store: &Path) -> Child {
+    let replacing = replace(store).args(["--buffer-size", "512MiB"]).spawn().expect("a process");
     let begin = Instant::now();
     while !store.join("buffer.new").exists() {
         assert!(begin.elapsed() < PATIENCE, "no new buffer is made");
     }
-    signal("STOP");
+    signal("STOP", &replacing);
+    replacing
+}
+
+fn signal(name: &str, process: &Child) {
+    succeeds(Command::new("kill").args(["-s", name, &process.id().to_string()]));
+}
+
+#[test]
+fn a_new_buffer_that_a_kill_left_over_is_made_anew() {
+    let sandbox = Sandbox::formatted();
+    let store = sandbox.store();
+    let mut replacing = stop_while_formatting(&store);
+    signal("KILL", &replacing);
+    replacing.wait().expect("a child of ours");
+    assert!(store.join("buffer.new").exists(), "it was formatted before it could be stopped");
+    let said = succeeds(replace(&store).args(["--buffer-size", "96MiB"])).stdout;
+    assert!(String::from_utf8_lossy(&said).contains("buffer 96 MiB"), "{said:?}");
+    assert!(!store.join("buffer.new").exists());
+    assert_clean(&store);
+}
+
+#[test]
+fn a_new_buffer_that_the_store_names_is_not_overwritten_but_gets_its_name() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = with_both();
+    let (store, [entry, new]) =
+        (sandbox.store(), ["buffer", "buffer.new"].map(|name| sandbox.store().join(name)));
+    let old = fs::read(&entry).expect("the buffer");
+    succeeds(replace(&store).args(["--buffer-size", "96MiB"]));
+    // As a crash leaves it before the last step.
+    fs::rename(&entry, &new).expect("the new buffer");
+    fs::write(&entry, old).expect("space");
+    let said = fails(replace(&store).arg("--force"));
+    assert!(said.contains("an earlier `weir replace-buffer` was cut off"), "{said}");
+    let command = said.split('`').find(|part| part.starts_with("mv ")).expect("a command");
+    succeeds(Command::new("sh").args(["-c", command]));
+    let mounted = sandbox.mount();
+    assert_there(&mounted, "synced");
+    mounted.unmount();
+    assert_clean(&store);
+}
+
+#[test]
+fn nobody_changes_the_store_between_the_write_back_and_the_new_buffer() {
+    let sandbox = Sandbox::formatted();
+    let store = sandbox.store();
+    let mut replacing = stop_while_formatting(&store);
     let is_formatting = store.join("buffer.new").exists();
     let mut create = weir();
     let refused = create.args(["volume", "create"]).arg(&store).arg("other").output().expect("a process");
-    signal("CONT");
+    signal("CONT", &replacing);
     assert!(replacing.wait().expect("a child of ours").success());
     assert!(is_formatting, "it was formatted before it could be stopped");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("in use"), "{refused:?}");
