@@ -113,10 +113,10 @@ impl StoreGeometry {
         let segments = u32::try_from(segments.min(SEGMENTS_MAX)).expect("limited just now");
         if segments < self.segments {
             let now = bytes(self.total_blocks);
-            let wanted = bytes(blocks);
             return cannot(
-                format!("the store has {now} bytes, {wanted} are less"),
-                "a store does not get smaller: copy its files into a new one".into(),
+                format!("the store has {now} bytes, and does not get smaller"),
+                "copy its files into a new one; a number without a unit is in bytes: write 512MiB or 1.5GiB"
+                    .into(),
             );
         }
         // A checkpoint writes the segment table, which must fit into one segment.

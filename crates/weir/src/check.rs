@@ -13,7 +13,7 @@ use block::block_volume_size;
 use cache::{Cache, CacheError, CacheSettings, RecoveredBuffer};
 use device::{BLOCK_BYTES, Device, Incarnation, OverlayDevice};
 use fs::Fs;
-use host::{CountingDevice, DiskAccess, IoCounters, ReadBusyTime, SystemClock};
+use host::{CountingDevice, DiskAccess, IoCounters, ReadBusyTime, SystemClock, shell_quoted};
 use progress::{LongWork, OnInterrupt, WorkAmount, WorkUnit};
 use serde_json::json;
 use stack::{StackError, StoreMedia, open_medium, store_of};
@@ -46,6 +46,8 @@ struct CheckFindings {
     count: u64,
     /// Next steps for particular findings.
     help: Vec<String>,
+    /// Whether a finding is about a buffer that the store does not need.
+    of_unneeded_buffer: bool,
 }
 
 impl CheckFindings {
@@ -155,6 +157,7 @@ fn print(findings: &CheckFindings) {
     findings.help.iter().for_each(|what| println!("help         {what}"));
     match findings.count {
         0 => println!("clean"),
+        1 if findings.of_unneeded_buffer => println!("1 finding, about the buffer alone"),
         count => println!("{count} finding(s): copy the files that can still be read, and restore the rest"),
     }
 }
@@ -213,7 +216,14 @@ fn check(args: &CheckArgs, findings: &Arc<SharedFindings>) -> Result<(), WeirErr
                 return Err(WeirError::not_its_buffer(&wrong));
             }
             let mut findings = findings.lock();
-            findings.add_error(error.to_string(), error.help());
+            findings.of_unneeded_buffer = !store.needs_buffer();
+            let help = if findings.of_unneeded_buffer {
+                let store = shell_quoted(&args.path);
+                Some(format!("the store has every change: `weir replace-buffer {store}` makes a new buffer, and nothing is lost").into())
+            } else {
+                error.help()
+            };
+            findings.add_error(error.to_string(), help);
             findings.skipped.push(rest[1].into());
         }
     }

@@ -1052,7 +1052,7 @@ pub(crate) enum RulesCommand {
 
 /// Print the rules of a file as weir understands them, or every error in it
 ///
-/// A warning names each rule that never decides, because an earlier rule matches all that it matches. Exit
+/// A warning names each rule that never decides because an earlier rule has the same conditions, or fewer of them. Exit
 /// codes: 0 no errors, 1 errors.
 #[derive(Debug, Args)]
 pub(crate) struct RulesCheckArgs {

@@ -26,6 +26,9 @@ fn grow_buffer(args: &GrowArgs) -> Result<(), WeirError> {
     let reply = ask(&found, "grow_buffer", args)?;
     let bytes = reply["buffer_bytes"].as_u64().expect("the daemon says how large it is");
     println!("{}: the buffer has {} now", args.path.display(), ByteSize(bytes));
+    // The buffer may have taken space that the store's file has not allocated yet.
+    let store = store_of(found.store())?;
+    warn_of_too_little_space(&store, fs::metadata(&store).map_or(0, |file| file.len()));
     Ok(())
 }
 
@@ -41,13 +44,17 @@ fn grow_store(args: &GrowArgs) -> Result<(), WeirError> {
         None => (args.path.clone(), grow_unmounted(args)?),
     };
     println!("{}: the store has {} now", args.path.display(), ByteSize(bytes));
-    if let Some(free) = too_little_space(&store, bytes) {
-        let free = ByteSize(free);
+    warn_of_too_little_space(&store, bytes);
+    Ok(())
+}
+
+fn warn_of_too_little_space(store: &Path, bytes: u64) {
+    if let Some(free) = too_little_space(store, bytes) {
+        let (store, free) = (store.display(), ByteSize(free));
         tracing::warn!(
-            "its file system has {free} free: writes will fail with ENOSPC before the store is full"
+            "{store}: its file system has {free} free: writes will fail with ENOSPC before the store is full"
         );
     }
-    Ok(())
 }
 
 fn ask(found: &StoreServer, operation: &str, args: &GrowArgs) -> Result<Value, WeirError> {

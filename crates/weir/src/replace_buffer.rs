@@ -559,10 +559,15 @@ fn print_result(
             "  newer files in the damaged volume: `weir mount --volume {of} {path} DIR && find DIR -newermt {as_of}`"
         );
     }
-    match &old.volumes[..] {
-        [_] => println!("the store has no volume besides the one that was mounted or exported"),
+    let is_named = |name: &String| restored.iter().any(|one| one.of == *name);
+    let others: Vec<&str> = old.volumes.iter().filter(|name| !is_named(name)).map(String::as_str).collect();
+    match &others[..] {
+        [] | [_] if old.volumes.len() == 1 => {
+            println!("the store has no volume besides the one that was mounted or exported")
+        }
+        [] => {}
         all => {
-            println!("undamaged, except those mounted or exported lately: the volumes {}", all.join(", "));
+            println!("undamaged, unless they were mounted or exported lately: the volumes {}", all.join(", "))
         }
     }
 }

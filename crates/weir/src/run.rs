@@ -6,10 +6,11 @@ use host::DiskAccess;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, elf};
 use rustix::fs::Access;
+use rustix::io::Errno;
 use stack::StoreMedia;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -119,7 +120,7 @@ fn find_program(name: &OsStr) -> Result<PathBuf, WeirError> {
     places
         .into_iter()
         .find(is_program)
-        .ok_or_else(|| WeirError::Run { program: name.into(), source: io::ErrorKind::NotFound.into() })
+        .ok_or_else(|| WeirError::Run { program: name.into(), source: Errno::NOENT.into() })
 }
 
 /// Refuses a program whose loader would not load the shim. Of a script, its interpreter is looked at.

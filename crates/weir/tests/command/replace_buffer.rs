@@ -59,6 +59,29 @@ fn a_buffer_that_can_be_read_is_not_formatted_as_its_own_replacement() {
 }
 
 #[test]
+fn a_check_of_a_whole_store_says_that_its_buffer_can_be_replaced() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = Sandbox::formatted();
+    let mounted = sandbox.mount();
+    write_synced(&mounted, "stored");
+    mounted.unmount();
+    let store = sandbox.store();
+    fs::write(store.join("buffer"), [7; 1 << 20]).expect("space");
+    let checked = weir().arg("check").arg(&store).output().expect("a process");
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert_eq!(checked.status.code(), Some(1), "{said}");
+    assert!(said.contains("makes a new buffer, and nothing is lost"), "{said}");
+    assert!(said.contains("1 finding, about the buffer alone"), "{said}");
+    let replaced = succeeds(&mut replace(&store));
+    assert!(String::from_utf8_lossy(&replaced.stdout).contains("nothing is lost"));
+    let mounted = sandbox.mount();
+    assert_there(&mounted, "stored");
+    mounted.unmount();
+}
+
+#[test]
 fn a_store_is_not_formatted_as_its_buffer() {
     let sandbox = Sandbox::formatted();
     let (store, link) = (sandbox.store(), sandbox.path("link"));
