@@ -102,6 +102,8 @@ git_commit() {
   seq "$1" $(($1 + 3000)) >"$here/$((1 + $1 % 20))/1.txt"
   git_quiet -C "$here" add . || return 1
   git_quiet -C "$here" commit -q -m "Commit $1" || return 1
+  # git syncs the new head of the branch, but not the name that it gets then.
+  sync "$here/.git/refs/heads" || return 1
   echo "$1 $EPOCHREALTIME" >>"$ledgers/git"
   [[ $(($1 % 25)) -ne 0 ]] || git_quiet -C "$here" gc -q --prune=now
 }

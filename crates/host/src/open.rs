@@ -6,7 +6,7 @@ use crate::sparse;
 use device::{BLOCK_BYTES, Block, Device, DeviceError};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, major, minor};
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -102,11 +102,18 @@ impl HostDisk {
             .and_then(|()| rustix::fs::fsync(&file).map_err(error("making it durable")))
             .and_then(|()| sync_parent(path));
         if let Err(error) = made {
-            // This call made the file, and no other process can use it yet.
-            let _ = std::fs::remove_file(path);
+            // This call made the file, and no other process can use it yet. But one may have put another file there.
+            if identity_of(&file).is_some_and(|made| identity_at(path) == Some(made)) {
+                let _ = std::fs::remove_file(path);
+            }
             return Err(error);
         }
         HostDisk::of(path, file)
+    }
+
+    /// The numbers of the file's device and of its inode, if the kernel tells them.
+    pub fn file_identity(&self) -> Option<(u64, u64)> {
+        identity_of(self.file())
     }
 
     fn of(path: &Path, file: OwnedFd) -> Result<HostDisk, HostError> {
@@ -122,6 +129,14 @@ impl HostDisk {
         let bytes = disk.measure().map_err(|errno| HostError::of(path, "finding its size", errno))?;
         Ok(disk.with_blocks(bytes / BLOCK_BYTES as u64))
     }
+}
+
+fn identity_of(file: impl AsFd) -> Option<(u64, u64)> {
+    rustix::fs::fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+fn identity_at(path: &Path) -> Option<(u64, u64)> {
+    rustix::fs::lstat(path).ok().map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 /// Whether the kernel treats this block device as read-only. Some kernels open it for writing all the same,

@@ -67,14 +67,18 @@ impl BlockDevices {
         path.strip_prefix(&self.nodes).unwrap_or(path).to_string_lossy().replace('/', "!")
     }
 
-    /// The nodes of the devices that are large enough, and for whose entry in the list `is_wanted` is true.
+    /// The nodes of the devices that are large enough, that the kernel does not hide, and for whose entry in the list `is_wanted` is true.
     fn large(&self, is_wanted: impl Fn(&Path) -> bool) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.list).into_iter().flatten().flatten();
         let is_large = |at: &Path| {
             let sectors = fs::read_to_string(at.join("size")).ok().and_then(|size| size.trim().parse().ok());
             sectors.is_some_and(|sectors: u64| sectors >= SECTORS_MIN)
         };
-        let wanted = entries.filter(|entry| is_large(&entry.path()) && is_wanted(&entry.path()));
+        // A path of a disk that has several, which are one device.
+        let is_hidden =
+            |at: &Path| fs::read_to_string(at.join("hidden")).is_ok_and(|hidden| hidden.trim() == "1");
+        let is_wanted = |at: &Path| is_large(at) && !is_hidden(at) && is_wanted(at);
+        let wanted = entries.filter(|entry| is_wanted(&entry.path()));
         let node = |name: &str| self.nodes.join(name.replace('!', "/"));
         let mut found: Vec<PathBuf> =
             wanted.map(|entry| node(&entry.file_name().to_string_lossy())).collect();

@@ -165,7 +165,8 @@ pub fn search_buffer(name: &Path, store: &Path, given: &[&Path]) -> Result<Buffe
     }
     let entry = directory.join(BUFFER_FILE);
     let in_place_of_mount = [&last, &entry].into_iter().find(|path| is_empty_file(path));
-    if let Some(path) = in_place_of_mount.filter(|path| !given.contains(&path.as_path())) {
+    let is_given = |path: &Path| given.iter().any(|given| host::are_same_medium(given, path));
+    if let Some(path) = in_place_of_mount.filter(|path| !is_given(path)) {
         return Err(unclear(path, "it is an empty file now, but perhaps the buffer is not mounted there"));
     }
     match search.unclear {
@@ -237,7 +238,8 @@ impl SearchState {
                 Ok(MediumContent::Known(what)) if MediumContent::Known(what).may_be_incomplete() => {
                     Some(may_lie_in(path, what))
                 }
-                _ => None,
+                Ok(_) => None,
+                Err(why) => Some(StackError::PerhapsBuffer { path, why: why.to_string() }),
             });
             self.unclear = self.unclear.take().or(incomplete);
         }

@@ -67,7 +67,12 @@ pub enum ExpectedBuffer<'a> {
     /// Another buffer, which the store names from now on.
     New,
     /// Another buffer, after the last one was lost. The store names it, and the volumes are restored, all at once or not at all.
-    NewAfterLoss(&'a [VolumeRestoration]),
+    NewAfterLoss {
+        /// The new buffer.
+        buffer: BufferId,
+        /// What becomes of the volumes.
+        volumes: &'a [VolumeRestoration],
+    },
     /// Another buffer, which the store names only after [`StorageStack::name_buffer`].
     NewUnnamed,
 }
@@ -147,9 +152,13 @@ impl StorageStack {
         let (recovered, replaying) = timed(|| RecoveredBuffer::read(buffer, store.id(), &*clock));
         let recovered = recovered.map_err(cache_failed)?;
         start.buffer = replaying;
-        if let ExpectedBuffer::NewAfterLoss(restorations) = which {
+        if let ExpectedBuffer::NewAfterLoss { buffer, volumes } = which {
+            // The lost one may have come back at this moment.
+            if recovered.buffer_id() != buffer {
+                return Err(StackError::OtherBuffer { path: media.buffer });
+            }
             let newest = recovered.newest_lsn();
-            store.volumes().restore_before_begin(restorations, newest).map_err(store_failed)?;
+            store.volumes().restore_before_begin(volumes, newest).map_err(store_failed)?;
         }
         let was_complete = !store.needs_buffer();
         if which != ExpectedBuffer::NewUnnamed {

@@ -9,6 +9,7 @@ use crate::byte_size::ByteSize;
 use crate::cli::CheckArgs;
 use crate::error::WeirError;
 use crate::json_schema::JsonSchema;
+use crate::replace_buffer::may_have_newer_changes;
 use block::block_volume_size;
 use cache::{Cache, CacheError, CacheSettings, RecoveredBuffer};
 use device::{BLOCK_BYTES, Device, Incarnation, OverlayDevice};
@@ -216,7 +217,7 @@ fn check(args: &CheckArgs, findings: &Arc<SharedFindings>) -> Result<(), WeirErr
                 return Err(WeirError::not_its_buffer(&wrong));
             }
             let mut findings = findings.lock();
-            findings.of_unneeded_buffer = !store.needs_buffer();
+            findings.of_unneeded_buffer = !store.needs_buffer() && !may_have_newer_changes(&error);
             let help = if findings.of_unneeded_buffer {
                 let store = shell_quoted(&args.path);
                 Some(format!("the store has every change: `weir replace-buffer {store}` makes a new buffer, and nothing is lost").into())

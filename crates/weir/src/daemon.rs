@@ -156,8 +156,8 @@ fn become_daemon(args: &MountArgs, attempt: &NextAttempt) -> Result<(), WeirErro
     };
     let daemon = Arc::new(match &restoration {
         None => open(media, &options)?,
-        Some(Restoration { store, volumes, .. }) => open_as(media, &options, |media, settings| {
-            let which = ExpectedBuffer::NewAfterLoss(volumes);
+        Some(Restoration { store, buffer, volumes, .. }) => open_as(media, &options, |media, settings| {
+            let which = ExpectedBuffer::NewAfterLoss { buffer: *buffer, volumes };
             StorageStack::open_with_store(media, store.clone(), settings, DiskAccess::Write, which)
         })?,
     });

@@ -186,8 +186,8 @@ impl WeirError {
     fn help_about_media(&self) -> Option<&'static str> {
         Some(match self {
             WeirError::NotBlank { .. } => {
-                "if it is your store, `weir mount` opens it and `weir check` examines it; for a new one choose another place; --force \
-                 overwrites what is there for good"
+                "choose another place, or look at what is there: `weir check` examines a store; `weir format` and `weir replace-buffer` \
+                 overwrite it for good with --force"
             }
             WeirError::NotEmpty { .. } => {
                 "give a new or empty directory, or add --force to put the store beside the other files"

@@ -244,22 +244,32 @@ fn nearest_existing(path: &Path) -> Result<PathBuf, WeirError> {
     Ok(absolute(existing)?)
 }
 
-/// The files and directories that were created so far. They are removed if the command fails.
+/// The files and directories that were created so far. They are removed if the command fails, but not what another process has put in
+/// their places.
 #[derive(Default)]
-pub(crate) struct FormatUndo(Vec<PathBuf>);
+pub(crate) struct FormatUndo(Vec<(PathBuf, Option<FileIdentity>)>);
+
+/// The device and the inode of a file.
+type FileIdentity = (u64, u64);
 
 impl FormatUndo {
-    /// Adds a file, which goes first.
+    /// Adds a file or a directory, which goes first.
     pub(crate) fn add(&mut self, path: PathBuf) {
-        self.0.push(path);
+        let identity = identity_of(&path);
+        self.0.push((path, identity));
     }
 
     pub(crate) fn run(self) {
-        for path in self.0.into_iter().rev() {
+        for (path, _) in self.0.into_iter().rev().filter(|(path, created)| identity_of(path) == *created) {
             // A directory is removed only if it is empty, so other programs' files stay.
             let _ = files::remove_file(&path).or_else(|_| files::remove_dir(&path));
         }
     }
+}
+
+/// `None` if nothing is there.
+fn identity_of(path: &Path) -> Option<FileIdentity> {
+    path.symlink_metadata().ok().map(|found| (found.dev(), found.ino()))
 }
 
 fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<(), WeirError> {
@@ -332,7 +342,7 @@ fn make_directories(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo
     let missing: Vec<&Path> = path.ancestors().take_while(|at| !at.exists()).collect();
     for at in missing.into_iter().rev() {
         files::create_dir(at).map_err(WeirError::io("making the directory", at))?;
-        undo.0.push(at.into());
+        undo.add(at.into());
         sync_names_beside(at)?;
     }
     Ok(())
@@ -349,7 +359,8 @@ pub(crate) fn make_disk(plan: &MediumPlan, undo: &mut FormatUndo) -> Result<Host
         MediumPlan::Create { path, bytes } => {
             let disk = HostDisk::create(path, *bytes, ExistingFile::Refuse)
                 .map_err(|error| host_error(path, error))?;
-            undo.0.push(path.clone());
+            // Not what another process may have put there since.
+            undo.0.push((path.clone(), disk.file_identity()));
             Ok(disk)
         }
     }
@@ -414,6 +425,6 @@ fn make_link(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Re
         files::remove_file(&link).map_err(WeirError::io("replacing the link", &link))?;
     }
     symlink(&buffer, &link).map_err(WeirError::io("making the link", &link))?;
-    undo.0.push(link.clone());
+    undo.add(link.clone());
     sync_names_beside(&link)
 }

@@ -27,8 +27,9 @@ fn grow_buffer(args: &GrowArgs) -> Result<(), WeirError> {
     let bytes = reply["buffer_bytes"].as_u64().expect("the daemon says how large it is");
     println!("{}: the buffer has {} now", args.path.display(), ByteSize(bytes));
     // The buffer may have taken space that the store's file has not allocated yet.
-    let store = store_of(found.store())?;
-    warn_of_too_little_space(&store, fs::metadata(&store).map_or(0, |file| file.len()));
+    if let Ok(store) = store_of(found.store()) {
+        warn_of_too_little_space(&store, fs::metadata(&store).map_or(0, |file| file.len()));
+    }
     Ok(())
 }
 

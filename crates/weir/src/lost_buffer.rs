@@ -125,6 +125,8 @@ pub(crate) struct Restoration {
     pub(crate) media: StoreMedia,
     /// The store's medium, locked.
     pub(crate) store: Arc<dyn Device>,
+    /// The new buffer.
+    pub(crate) buffer: BufferId,
     pub(crate) volumes: Vec<VolumeRestoration>,
     /// Whether the store may lack changes that the lost buffer had.
     needed_buffer: bool,
@@ -190,9 +192,13 @@ impl Restoration {
         // That may have taken minutes, in which the lost one may have come back, or somebody may have ended the command to attach it.
         search(args, &name, &path)?;
         ensure_caller_waits(args)?;
-        let buffer = place.put_in_place(&mut new_buffer.undo)?;
-        let media = StoreMedia::find(&args.path, Some(&buffer))?;
-        Ok(Restoration { media, store: disk, volumes, needed_buffer, names, new_buffer })
+        let placed = place.put_in_place(&mut new_buffer.undo);
+        if placed.is_err() {
+            // It has come back at this moment, perhaps.
+            search(args, &name, &path)?;
+        }
+        let media = StoreMedia::find(&args.path, Some(&placed?))?;
+        Ok(Restoration { media, store: disk, buffer: identity.id, volumes, needed_buffer, names, new_buffer })
     }
 
     /// Tells what is lost, once the store is open.

@@ -76,7 +76,7 @@ pub(crate) fn run(args: &ReplaceBufferArgs) -> Result<ExitCode, WeirError> {
     let store_path = store_of(&args.path)?;
     // Locked until the end: what another process changed after the write-back would be in the old buffer alone.
     let store: Arc<dyn Device> = Arc::new(open_medium(&store_path, DiskAccess::Write)?);
-    if let (Some(entry), None) = (&directory, &args.buffer) {
+    if let Some(entry) = &directory {
         remove_left_over(entry, &store_path)?;
     }
     let plan = plan(args, directory.as_deref())?;
@@ -245,9 +245,12 @@ fn remove_left_over(entry: &Path, store: &Path) -> Result<(), WeirError> {
     if !new.symlink_metadata().is_ok_and(|found| found.is_file()) {
         return Ok(());
     }
-    match content_of_place(&new, &describe_store(store)?) {
+    let known = describe_store(store)?;
+    // Its beginning may be damaged.
+    let was_used = known.settings.buffer_path.as_ref().is_some_and(|path| path.ends_with(b"buffer.new"));
+    match content_of_place(&new, &known) {
         Ok(None) => Err(WeirError::ReplacementCutOff { new, entry: entry.into() }),
-        Ok(Some(PlaceContent::UnusedBuffer | PlaceContent::Blank)) => {
+        Ok(Some(PlaceContent::UnusedBuffer | PlaceContent::Blank)) if !was_used => {
             fs::remove_file(&new).map_err(WeirError::io("removing an unfinished buffer", &new))
         }
         // It is refused like any other place that is not blank.
@@ -304,19 +307,22 @@ fn read_old_buffer(args: &ReplaceBufferArgs, disk: &Arc<dyn Device>) -> Result<O
         }
         Err(error) if error.is_of(&media.buffer) => {
             // A buffer that does not fit may have changes of a newer copy of the store, or of another weir.
-            let is_newer = matches!(
-                error,
-                StackError::Cache {
-                    source: CacheError::StaleStore { .. }
-                        | CacheError::Buffer(BufferError::Version { .. } | BufferError::OldVersion { .. }),
-                    ..
-                }
-            );
+            let is_newer =
+                matches!(&error, StackError::Cache { source, .. } if may_have_newer_changes(source));
             old.lost = (needs_buffer || is_newer).then(|| error.into());
         }
         Err(error) => return Err(error.into()),
     }
     Ok(old)
+}
+
+/// Whether a buffer that was refused so may have changes that not even a store which was closed cleanly has.
+pub(crate) fn may_have_newer_changes(refused: &CacheError) -> bool {
+    matches!(
+        refused,
+        CacheError::StaleStore { .. }
+            | CacheError::Buffer(BufferError::Version { .. } | BufferError::OldVersion { .. })
+    )
 }
 
 /// The state after the content of a buffer was written back.

@@ -114,7 +114,7 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
             // The mount is dead. Programs with open files get errors anyway.
             Err(_) if daemon.is_err() && found.is_dead() => break unmount(found.dir(), UnmountMode::Detach),
             // Another command has unmounted it.
-            Err(_) if !is_still_mounted(&found) => break Ok(()),
+            Err(_) if is_unmounted(&found) => break Ok(()),
             Err(why) if is_busy(&why) && may_wait(deadline) => std::thread::sleep(BUSY_PAUSE),
             unmounted => break unmounted,
         }
@@ -129,8 +129,11 @@ pub(crate) fn run(args: &DirArgs) -> Result<(), WeirError> {
     }
 }
 
-fn is_still_mounted(found: &WeirMount) -> bool {
-    WeirMount::at(found.dir()).is_ok_and(|now| now.device() == found.device())
+fn is_unmounted(found: &WeirMount) -> bool {
+    match WeirMount::at(found.dir()) {
+        Ok(now) => now.device() != found.device(),
+        Err(error) => matches!(error, ClientError::NotMounted { .. }),
+    }
 }
 
 /// Whether the unmount failed because programs use the mount. The kernel's error and fusermount3's message

@@ -367,7 +367,7 @@ fn format_refuses_what_is_not_blank_by_name() {
     let before = DirectoryContents::below(&sandbox.store());
     let said = fails(weir().arg("format").arg(sandbox.store()));
     assert_says(&said, "not blank: it holds a weir store");
-    assert_says(&said, "`weir mount` opens it");
+    assert_says(&said, "`weir check` examines a store");
     before.assert_unchanged(&sandbox.store());
 
     let image = sandbox.path("image");

@@ -141,29 +141,35 @@ fn a_buffer_that_comes_while_the_new_one_is_formatted_is_used() {
     if !can_mount() {
         return;
     }
-    let sandbox = with_epoch();
-    let (dir, buffer, lost) = (sandbox.store(), sandbox.store().join("buffer"), sandbox.path("lost"));
-    fs::rename(&buffer, &lost).expect("the buffer goes away");
-    let mut strace = Command::new("strace");
-    let slowly = "inject=fdatasync,fsync:delay_enter=300000";
-    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync,fsync", "-e", slowly]);
-    strace.arg(weir().get_program()).args(["mount", "--foreground"]).args(RESTORE);
-    strace.arg(&dir).arg(sandbox.mount_point()).stdout(Stdio::null()).stderr(Stdio::null());
-    let Ok(mut slow) = strace.spawn() else { return eprintln!("skipped: strace is not installed") };
-    let begun = Instant::now();
-    while !dir.join("buffer.new").exists() {
-        assert!(begun.elapsed() < PATIENCE, "no new buffer is made");
+    for new_buffer in [None, Some("buffer")] {
+        let sandbox = with_epoch();
+        let (dir, buffer, lost) = (sandbox.store(), sandbox.store().join("buffer"), sandbox.path("lost"));
+        fs::rename(&buffer, &lost).expect("the buffer goes away");
+        let mut strace = Command::new("strace");
+        let slowly = "inject=fdatasync,fsync:delay_enter=300000";
+        strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync,fsync", "-e", slowly]);
+        strace.arg(weir().get_program()).args(["mount", "--foreground"]).args(RESTORE);
+        strace.args(new_buffer.map(|name| format!("--new-buffer={}", dir.join(name).display())));
+        strace.arg(&dir).arg(sandbox.mount_point()).stdout(Stdio::null()).stderr(Stdio::null());
+        let Ok(mut slow) = strace.spawn() else { return eprintln!("skipped: strace is not installed") };
+        let begun = Instant::now();
+        while !dir.join(new_buffer.unwrap_or("buffer.new")).exists() {
+            if slow.try_wait().expect("a child").is_some() {
+                return eprintln!("skipped: strace cannot trace here");
+            }
+            assert!(begun.elapsed() < PATIENCE, "no new buffer is made");
+        }
+        fs::rename(&lost, &buffer).expect("the buffer comes back");
+        while !weir().arg("status").arg(sandbox.mount_point()).output().expect("weir").status.success() {
+            assert!(begun.elapsed() < PATIENCE, "no mount");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(sandbox.mount_point().join("after").exists(), "nothing was lost");
+        succeeds(weir().arg("unmount").arg(sandbox.mount_point()));
+        assert!(slow.wait().expect("a child").success());
+        assert!(!dir.join("buffer.new").exists());
+        assert_eq!(volumes_damaged(&dir), Vec::<String>::new());
     }
-    fs::rename(&lost, &buffer).expect("the buffer comes back");
-    while !weir().arg("status").arg(sandbox.mount_point()).output().expect("weir").status.success() {
-        assert!(begun.elapsed() < PATIENCE, "no mount");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert!(sandbox.mount_point().join("after").exists(), "nothing was lost");
-    succeeds(weir().arg("unmount").arg(sandbox.mount_point()));
-    assert!(slow.wait().expect("a child").success());
-    assert!(!dir.join("buffer.new").exists());
-    assert_eq!(volumes_damaged(&dir), Vec::<String>::new());
 }
 
 #[test]
@@ -175,7 +181,7 @@ fn a_mount_that_is_ended_while_it_waits_for_the_buffer_restores_nothing() {
     let (buffer, lost) = (sandbox.store().join("buffer"), sandbox.path("lost"));
     fs::rename(&buffer, &lost).expect("the buffer goes away");
     let mut waiting = weir();
-    waiting.args(["mount", "--on-lost-buffer", "restore", "--lost-buffer-wait", "2"]);
+    waiting.args(["mount", "--on-lost-buffer", "restore", "--lost-buffer-wait", "60"]);
     let waiting = waiting.arg(sandbox.store()).arg(sandbox.mount_point()).stderr(Stdio::piped());
     let mut waiting = waiting.spawn().expect("weir starts");
     let mut said = BufReader::new(waiting.stderr.take().expect("it is piped"));

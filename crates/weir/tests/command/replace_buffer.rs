@@ -1,6 +1,7 @@
 //! `weir replace-buffer`: a buffer on another device, a lost buffer, and a lost buffer that comes back.
 
 use crate::common::{LoopDevice, Mounted, PATIENCE, Sandbox, can_mount, fails, succeeds, weir};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -325,27 +326,37 @@ fn an_old_copy_of_the_buffer_is_refused_and_the_media_stay_as_they_are() {
 }
 
 /// Begins to replace the buffer by one of 512 MiB, and stops the process while that is formatted.
-fn stop_while_formatting(store: &Path) -> Child {
+fn stop_while_formatting(store: &Path) -> KilledAtEnd {
     let replacing = replace(store).args(["--buffer-size", "512MiB"]).spawn().expect("a process");
+    let replacing = KilledAtEnd(replacing);
     let begin = Instant::now();
     while !store.join("buffer.new").exists() {
         assert!(begin.elapsed() < PATIENCE, "no new buffer is made");
     }
-    signal("STOP", &replacing);
+    replacing.signal(Signal::STOP);
     replacing
 }
 
-fn signal(name: &str, process: &Child) {
-    succeeds(Command::new("kill").args(["-s", name, &process.id().to_string()]));
+/// A process that does not outlive its test.
+struct KilledAtEnd(Child);
+
+impl KilledAtEnd {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).expect("a child of ours");
+    }
+}
+
+impl Drop for KilledAtEnd {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
 }
 
 #[test]
 fn a_new_buffer_that_a_kill_left_over_is_made_anew() {
     let sandbox = Sandbox::formatted();
     let store = sandbox.store();
-    let mut replacing = stop_while_formatting(&store);
-    signal("KILL", &replacing);
-    replacing.wait().expect("a child of ours");
+    drop(stop_while_formatting(&store));
     assert!(store.join("buffer.new").exists(), "it was formatted before it could be stopped");
     let said = succeeds(replace(&store).args(["--buffer-size", "96MiB"])).stdout;
     assert!(String::from_utf8_lossy(&said).contains("buffer 96 MiB"), "{said:?}");
@@ -384,8 +395,8 @@ fn nobody_changes_the_store_between_the_write_back_and_the_new_buffer() {
     let is_formatting = store.join("buffer.new").exists();
     let mut create = weir();
     let refused = create.args(["volume", "create"]).arg(&store).arg("other").output().expect("a process");
-    signal("CONT", &replacing);
-    assert!(replacing.wait().expect("a child of ours").success());
+    replacing.signal(Signal::CONT);
+    assert!(replacing.0.wait().expect("a child of ours").success());
     assert!(is_formatting, "it was formatted before it could be stopped");
     assert!(String::from_utf8_lossy(&refused.stderr).contains("in use"), "{refused:?}");
     succeeds(&mut create);
