@@ -106,7 +106,12 @@ fn a_policy_decides_whose_syncs_are_logged_and_changes_at_once() {
     assert!(shown().starts_with("policy critical\n"));
     assert_says(&shown(), "   3        0  background thread=scribe\n");
     assert!(is_sometimes(0, || logged_for(&mounted, "scribe")), "its sync waits for the store");
-    assert_says(&shown(), "   3        1  background thread=scribe\n");
+    // On a busy machine the thread may be forgotten before the command asks.
+    let is_counted = || {
+        logged_for(&mounted, "scribe");
+        shown().contains("   3        1  background thread=scribe\n")
+    };
+    assert!((0..20).any(|_| is_counted()), "{}", shown());
     assert!(is_sometimes(16, || logged_for(&mounted, "other")));
     succeeds(weir().arg("tune").arg(mounted.dir()).args(["--policy", "sync"]));
     assert!(is_sometimes(16, || logged_for(&mounted, "scribe")), "everybody is critical");
