@@ -1,7 +1,6 @@
 //! A Unix stream on which a client sends descriptors beside the bytes of a request.
 
 use crate::ranges::RANGES_MAX;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -50,9 +49,7 @@ impl DescriptorStream {
 
     /// Whether the process at the other end has closed the connection, and reads no reply.
     pub fn is_hung_up(&self) -> bool {
-        let mut polled = [PollFd::new(&self.stream, PollFlags::empty())];
-        let is_known = poll(&mut polled, Some(&Timespec::default())).is_ok();
-        is_known && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+        host::is_hung_up(&self.stream)
     }
 
     /// Takes the descriptors that arrived with the bytes read so far, in their order.

@@ -35,11 +35,11 @@ pub use machine::{
 };
 pub use max_latency::{DeviceCall, MaxLatency};
 pub use mount_table::{FuseMountOwner, MountEntry, MountTable, WEIR_FS_TYPE};
-pub use open::{DiskAccess, ExistingFile, has_direct_io};
+pub use open::{DiskAccess, ExistingFile, FileIdentity, has_direct_io};
 pub use permissions::mode_if_public;
 pub use pm_qos::{PmQosRequest, PmQosUnavailable};
 pub use process::{
-    SocketPeer, close_descriptors_on_exec, is_ending, is_stopped, lock_holder, lock_holders,
+    SocketPeer, close_descriptors_on_exec, is_ending, is_hung_up, is_stopped, lock_holder, lock_holders,
     proc_has_own_pids, socket_peer,
 };
 pub use processor_times::ProcessorTimes;

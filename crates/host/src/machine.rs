@@ -1,5 +1,6 @@
 //! Time, randomness, memory, and what the kernel reports about disks.
 
+use crate::open::FileIdentity;
 use device::Clock;
 use rustix::fs::{FileType, major, minor};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -136,10 +137,9 @@ pub fn are_same_medium(one: &Path, other: &Path) -> bool {
 /// A file or a block device.
 #[derive(Debug, PartialEq, Eq)]
 enum MediumIdentity {
-    /// From a byte of the file on.
     File {
-        device: u64,
-        inode: u64,
+        file: FileIdentity,
+        /// Its first byte that belongs to the medium.
         from: u64,
     },
     Device(u64),
@@ -149,16 +149,16 @@ enum MediumIdentity {
 fn medium_of(path: &Path, loops_max: u32) -> Option<MediumIdentity> {
     let stat = rustix::fs::stat(path).ok()?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
-        return Some(MediumIdentity::File { device: stat.st_dev, inode: stat.st_ino, from: 0 });
+        return Some(MediumIdentity::File { file: FileIdentity::from_stat(&stat), from: 0 });
     }
     let entry = Path::new(SYS).join(format!("dev/block/{}:{}", major(stat.st_rdev), minor(stat.st_rdev)));
     // Partitions have no such file.
     let file = loop_file(&entry).filter(|_| loops_max > 0);
     Some(match file.and_then(|file| medium_of(&file, loops_max - 1)) {
-        Some(MediumIdentity::File { device, inode, from }) => {
+        Some(MediumIdentity::File { file, from }) => {
             let offset = std::fs::read_to_string(entry.join("loop/offset")).ok();
             let offset: u64 = offset.and_then(|offset| offset.trim().parse().ok()).unwrap_or(0);
-            MediumIdentity::File { device, inode, from: from + offset }
+            MediumIdentity::File { file, from: from + offset }
         }
         Some(device) => device,
         None => MediumIdentity::Device(stat.st_rdev),

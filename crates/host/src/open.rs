@@ -4,7 +4,7 @@ use crate::disk::{DiskKind, HostDisk};
 use crate::error::HostError;
 use crate::sparse;
 use device::{BLOCK_BYTES, Block, Device, DeviceError};
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, major, minor};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, major, minor};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -103,7 +103,7 @@ impl HostDisk {
             .and_then(|()| sync_parent(path));
         if let Err(error) = made {
             // This call made the file, and no other process can use it yet. But one may have put another file there.
-            if identity_of(&file).is_some_and(|made| identity_at(path) == Some(made)) {
+            if FileIdentity::of(&file).is_some_and(|made| FileIdentity::at(path) == Some(made)) {
                 let _ = std::fs::remove_file(path);
             }
             return Err(error);
@@ -111,9 +111,9 @@ impl HostDisk {
         HostDisk::of(path, file)
     }
 
-    /// The numbers of the file's device and of its inode, if the kernel tells them.
-    pub fn file_identity(&self) -> Option<(u64, u64)> {
-        identity_of(self.file())
+    /// Which file the disk is, whatever is at its path by now.
+    pub fn file_identity(&self) -> Option<FileIdentity> {
+        FileIdentity::of(self.file())
     }
 
     fn of(path: &Path, file: OwnedFd) -> Result<HostDisk, HostError> {
@@ -131,12 +131,26 @@ impl HostDisk {
     }
 }
 
-fn identity_of(file: impl AsFd) -> Option<(u64, u64)> {
-    rustix::fs::fstat(file).ok().map(|stat| (stat.st_dev, stat.st_ino))
+/// Which file a file is. Another one may have the same identity once it is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileIdentity {
+    device: u64,
+    inode: u64,
 }
 
-fn identity_at(path: &Path) -> Option<(u64, u64)> {
-    rustix::fs::lstat(path).ok().map(|stat| (stat.st_dev, stat.st_ino))
+impl FileIdentity {
+    /// The file at `path`, without following a symbolic link. `None` if nothing is there.
+    pub fn at(path: &Path) -> Option<FileIdentity> {
+        rustix::fs::lstat(path).ok().as_ref().map(FileIdentity::from_stat)
+    }
+
+    fn of(file: impl AsFd) -> Option<FileIdentity> {
+        rustix::fs::fstat(file).ok().as_ref().map(FileIdentity::from_stat)
+    }
+
+    pub(crate) fn from_stat(stat: &Stat) -> FileIdentity {
+        FileIdentity { device: stat.st_dev, inode: stat.st_ino }
+    }
 }
 
 /// Whether the kernel treats this block device as read-only. Some kernels open it for writing all the same,

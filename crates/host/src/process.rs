@@ -2,7 +2,8 @@
 
 use crate::error::HostError;
 use crate::mount_table::MountTable;
-use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -55,6 +56,13 @@ pub fn socket_peer(socket: BorrowedFd<'_>) -> io::Result<SocketPeer> {
         0 => Ok(SocketPeer { pid: u32::try_from(found.pid).ok().filter(|&pid| pid > 0), uid: found.uid }),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Whether nobody reads any more what is written to a pipe or a socket: its other end is closed.
+pub fn is_hung_up(writer: impl AsFd) -> bool {
+    let mut polled = [PollFd::new(&writer, PollFlags::empty())];
+    let is_known = poll(&mut polled, Some(&Timespec::default())).is_ok();
+    is_known && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 /// Whether /proc numbers processes as the PID namespace of this process does.
@@ -137,7 +145,6 @@ fn parse_lock_holders(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fd::AsFd;
     use rustix::io::fcntl_getfd;
     use std::os::unix::net::UnixStream;
 
@@ -177,6 +184,17 @@ mod tests {
         });
         child.wait().expect("a child of ours");
         assert!(ending && is_ending(child.id()));
+    }
+
+    #[test]
+    fn a_pipe_is_hung_up_once_its_reader_is_gone_and_a_socket_its_other_end() {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let (one, other) = UnixStream::pair().expect("two ends");
+        assert!(!is_hung_up(&writer) && !is_hung_up(&one));
+        other.shutdown(std::net::Shutdown::Write).expect("an end");
+        assert!(!is_hung_up(&one), "the other end still reads");
+        drop((reader, other));
+        assert!(is_hung_up(&writer) && is_hung_up(&one));
     }
 
     #[test]

@@ -22,23 +22,23 @@ pub(crate) struct BlockDevices {
 }
 
 impl BlockDevices {
-    /// Those of this machine.
+    /// The block devices of this machine.
     pub(crate) fn of_kernel() -> BlockDevices {
         BlockDevices { list: LIST.into(), nodes: NODES.into() }
     }
 
-    /// Those that are large enough for a buffer, that no other device holds, and that have a node.
+    /// The nodes of the devices that are large enough for a buffer, and that no other device holds.
     pub(crate) fn unheld(&self) -> Vec<PathBuf> {
         self.large(|at| !is_held(at)).into_iter().filter(|path| path.exists()).collect()
     }
 
-    /// Those that other devices hold, and that have a node. The content of such a device is usually found on its holder. But an LVM
-    /// volume or a RAID may be incomplete: then a part of the content is on no device.
+    /// The nodes of the devices that other devices hold, as a logical volume holds its disk. What is on a disk is usually found on its
+    /// holders, too. But where one of several logical volumes is not active, its content is on no other device.
     pub(crate) fn held(&self) -> Vec<PathBuf> {
         self.large(is_held).into_iter().filter(|path| path.exists()).collect()
     }
 
-    /// One that is large enough, and has no node.
+    /// A device that is large enough for a buffer, and has no node.
     pub(crate) fn nodeless(&self) -> Option<PathBuf> {
         match fs::read_dir(&self.list) {
             Ok(_) => self.large(|_| true).into_iter().find(|path| !path.exists()),

@@ -31,6 +31,14 @@ pub struct StoreDescription {
     id: device::StoreId,
 }
 
+impl StoreDescription {
+    /// Where the buffer of the store on the medium `store` was last, if the store says so.
+    pub fn last_place(&self, store: &Path) -> Option<PathBuf> {
+        let directory = store.parent().unwrap_or(Path::new("/"));
+        self.settings.buffer_path.as_ref().map(|place| directory.join(OsStr::from_bytes(place)))
+    }
+}
+
 /// Reads a store's description. Another process may have the store open.
 pub fn describe_store(store: &Path) -> Result<StoreDescription, StackError> {
     let disk =
@@ -58,8 +66,7 @@ pub(crate) fn find_buffer(
         Err(_) if has_beside => return Ok(beside),
         Err(error) => return Err(error),
     };
-    let last = known.settings.buffer_path.as_ref().map(|place| directory.join(OsStr::from_bytes(place)));
-    let mut places: Vec<PathBuf> = last.into_iter().collect();
+    let mut places: Vec<PathBuf> = known.last_place(store).into_iter().collect();
     if medium_kind(store)? == MediumKind::File && !places.contains(&beside) {
         places.push(beside.clone());
     }
@@ -125,8 +132,9 @@ pub fn search_buffer(name: &Path, store: &Path, given: &[&Path]) -> Result<Buffe
     let unclear =
         |path: &Path, why: &str| StackError::PerhapsBuffer { path: path.into(), why: why.to_owned() };
     let directory = store.parent().unwrap_or(Path::new("/"));
-    let last = known.settings.buffer_path.as_ref().map(|place| directory.join(OsStr::from_bytes(place)));
-    let (Some(last), Some(_), true) = (last, known.settings.buffer, known.warnings.is_empty()) else {
+    let (Some(last), Some(_), true) =
+        (known.last_place(store), known.settings.buffer, known.warnings.is_empty())
+    else {
         return Err(unclear(name, "the store does not say which buffer it had"));
     };
     let is_in_directory = medium_kind(store)? == MediumKind::File;

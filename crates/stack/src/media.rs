@@ -127,7 +127,7 @@ impl StoreMedia {
     }
 
     fn ensure_separate(&self) -> Result<(), StackError> {
-        if self.store == self.buffer || host::are_same_medium(&self.store, &self.buffer) {
+        if host::are_same_medium(&self.store, &self.buffer) {
             Err(StackError::SameMedia { path: self.store.clone() })
         } else {
             Ok(())

@@ -219,7 +219,7 @@ fn serve(
             return Ok(());
         }
         let descriptors = reader.get_mut().take_descriptors();
-        // This process was stopped, and the client has told its user so.
+        // A client that did not wait for its reply has told its user that this process is stopped, or does not answer.
         if reader.get_ref().is_hung_up() {
             return Ok(());
         }

@@ -25,7 +25,6 @@ use crate::write_policy::{PolicyChoice, StreamSettings, WritePolicy};
 use cache::{Cache, CacheSettings};
 use fuse::RequestCounter;
 use host::{DiskAccess, PmQosRequest, are_on_one_disk};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stack::{ExpectedBuffer, StackError, StorageStack, StoreMedia, WorkerStopper, WorkerThreads};
 use std::fs::File;
@@ -68,11 +67,9 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
     let mut attempt = NextAttempt::Repeat;
     loop {
         let ended = match RunningDaemon::find(&args.path)? {
-            Some(running) => {
-                let mounted = running.mount(args);
-                mounted
-                    .and_then(|()| say_ready_to(io::stdout()).map_err(|source| WeirError::Spawn { source }))
-            }
+            Some(running) => running
+                .mount(args)
+                .and_then(|()| say_ready_to(io::stdout()).map_err(|source| WeirError::Spawn { source })),
             None => become_daemon(args, &attempt),
         };
         match ended {
@@ -89,11 +86,7 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), WeirError> {
 
 /// Fails if the command that started this process, and waits for its mount, was ended.
 pub(crate) fn ensure_caller_waits(args: &MountArgs) -> Result<(), WeirError> {
-    let stdout = io::stdout();
-    let mut pipe = [PollFd::new(&stdout, PollFlags::empty())];
-    let is_closed =
-        poll(&mut pipe, Some(&Timespec::default())).is_ok() && pipe[0].revents().contains(PollFlags::ERR);
-    if args.daemon && is_closed {
+    if args.daemon && host::is_hung_up(io::stdout()) {
         return Err(WeirError::CallerEnded { path: args.path.clone() });
     }
     Ok(())

@@ -121,9 +121,10 @@ impl EpochKeeper {
         let written = lock(&self.volumes).written.clone();
         let store = self.cache.store();
         // Some may be deleted: their epochs stay.
-        let mut volumes = store.volumes().describe();
-        volumes.retain(|volume| written.contains(&volume.id) && epoch_to_go_on_from(store, volume).is_some());
-        self.take(&mut lock(&self.schedule), volumes.into_iter().map(|volume| volume.id));
+        let all = store.volumes().describe();
+        let has_epoch = |volume: &&VolumeInfo| epoch_to_go_on_from(&all, volume).is_some();
+        let due = all.iter().filter(|volume| written.contains(&volume.id)).filter(has_epoch);
+        self.take(&mut lock(&self.schedule), due.map(|volume| volume.id));
     }
 
     /// The part `epoch` of `weir status` for a mounted volume.
@@ -299,19 +300,18 @@ pub(crate) struct EpochCopy {
 /// stay: users may have written to them since.
 pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<EpochCopy>, StoreError> {
     let mut copies: Vec<EpochCopy> = Vec::new();
-    for of in store.volumes().describe() {
-        let Some(epoch) = epoch_to_go_on_from(store, &of) else { continue };
+    let all = store.volumes().describe();
+    for of in &all {
+        let Some(epoch) = epoch_to_go_on_from(&all, of) else { continue };
         // A volume and an earlier copy of its epoch have the same.
         if copies.iter().any(|other| other.copy.from == Some(epoch.id)) {
             continue;
         }
         let first = format!("{RESTORED}{}", &epoch.name[PREFIX.len()..]);
-        let others = (2..).map(|number: u64| format!("{first}-{number}"));
-        let is_free = |name: &String| store.volumes().named(name).is_none();
-        let name = std::iter::once(first.clone()).chain(others).find(is_free).expect("a free name");
+        let name = volume::free_name(store, |number| volume::numbered(&first, number));
         let new = NewVolume { name: &name, mode: VolumeMode::Writable, created: epoch.created };
         store.volumes().clone_named(epoch.id, &new, newest)?;
-        copies.extend(store.volumes().named(&name).map(|copy| EpochCopy { copy, of }));
+        copies.extend(store.volumes().named(&name).map(|copy| EpochCopy { copy, of: of.clone() }));
     }
     Ok(copies)
 }
@@ -324,7 +324,7 @@ pub(crate) fn restorations(store: &Store) -> Vec<VolumeRestoration> {
     let damaged = all.iter().filter(|one| is_restorable(one));
     let mut kept_names = BTreeSet::new();
     let mut restoration = |volume: &VolumeInfo| {
-        let epoch = epoch_to_go_on_from(store, volume);
+        let epoch = epoch_to_go_on_from(&all, volume);
         let first = kept_name(&volume.name, &date, 1);
         let others = (2..).map(|number| kept_name(&volume.name, &date, number));
         let is_free = |name: &String| !kept_names.contains(name) && store.volumes().named(name).is_none();
@@ -407,19 +407,20 @@ pub(crate) fn is_epoch(volume: &VolumeInfo) -> bool {
 /// The epochs of a volume, the newest one last.
 fn of_volume(store: &Store, volume: VolumeId) -> Vec<VolumeInfo> {
     let mut all = store.volumes().describe();
-    all.retain(|one| is_epoch(one) && one.from == Some(volume));
+    all.retain(|one| one.from == Some(volume) && is_epoch(one));
     all.sort_by_key(|one| one.id);
     all
 }
 
-/// The epoch from which a volume can go on after a loss: its newest one. A volume that was restored has none of its own yet, and
-/// goes on from the same as before.
-fn epoch_to_go_on_from(store: &Store, volume: &VolumeInfo) -> Option<VolumeInfo> {
+/// The epoch among `all` volumes from which one of them can go on after a loss: its newest. A volume that was restored has none of its
+/// own yet, and goes on from the same as before.
+fn epoch_to_go_on_from<'v>(all: &'v [VolumeInfo], volume: &VolumeInfo) -> Option<&'v VolumeInfo> {
+    let own = all.iter().filter(|one| one.from == Some(volume.id) && is_epoch(one)).max_by_key(|one| one.id);
     let source = || {
-        let from = volume.from.filter(|_| is_restorable(volume))?;
-        store.volumes().describe().into_iter().find(|one| one.id == from && is_epoch(one))
+        let from = volume.from.filter(|_| is_restorable(volume));
+        all.iter().find(|one| Some(one.id) == from && is_epoch(one))
     };
-    of_volume(store, volume.id).pop().or_else(source)
+    own.or_else(source)
 }
 
 #[cfg(test)]

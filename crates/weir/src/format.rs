@@ -9,8 +9,8 @@ use buffer::{Buffer, BufferIdentity};
 use cache::{CacheError, CacheSettings};
 use device::{BLOCK_BYTES, BufferId, Device, StoreId};
 use host::{
-    DiskAccess, ExistingFile, HostDisk, MountTable, VolatileReason, probe_durability, random_bytes,
-    spare_bytes,
+    DiskAccess, ExistingFile, FileIdentity, HostDisk, MountTable, VolatileReason, probe_durability,
+    random_bytes, spare_bytes,
 };
 use stack::{
     BUFFER_FILE, ExpectedBuffer, MediumKind, STORE_FILE, StackError, StorageStack, StoreMedia, absolute,
@@ -249,27 +249,20 @@ fn nearest_existing(path: &Path) -> Result<PathBuf, WeirError> {
 #[derive(Default)]
 pub(crate) struct FormatUndo(Vec<(PathBuf, Option<FileIdentity>)>);
 
-/// The device and the inode of a file.
-type FileIdentity = (u64, u64);
-
 impl FormatUndo {
     /// Adds a file or a directory, which goes first.
     pub(crate) fn add(&mut self, path: PathBuf) {
-        let identity = identity_of(&path);
-        self.0.push((path, identity));
+        let created = FileIdentity::at(&path);
+        self.0.push((path, created));
     }
 
     pub(crate) fn run(self) {
-        for (path, _) in self.0.into_iter().rev().filter(|(path, created)| identity_of(path) == *created) {
+        for (path, _) in self.0.into_iter().rev().filter(|(path, created)| FileIdentity::at(path) == *created)
+        {
             // A directory is removed only if it is empty, so other programs' files stay.
             let _ = files::remove_file(&path).or_else(|_| files::remove_dir(&path));
         }
     }
-}
-
-/// `None` if nothing is there.
-fn identity_of(path: &Path) -> Option<FileIdentity> {
-    path.symlink_metadata().ok().map(|found| (found.dev(), found.ino()))
 }
 
 fn make(args: &FormatArgs, plans: &FormatPlan, undo: &mut FormatUndo) -> Result<(), WeirError> {

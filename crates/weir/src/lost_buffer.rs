@@ -113,7 +113,6 @@ impl LostBuffer<'_> {
         }
         self.is_over = true;
         searched?;
-        ensure_caller_waits(self.args)?;
         Ok(NextAttempt::Restore)
     }
 }

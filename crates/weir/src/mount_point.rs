@@ -66,10 +66,7 @@ impl MountPoint {
 
 /// The device number of the weir mount on `dir`.
 pub(crate) fn device_of(dir: &Path) -> Result<DeviceNumber, WeirError> {
-    let found = mount_at(dir)?.as_ref().and_then(WeirMount::of);
-    found
-        .map(|found| found.device())
-        .ok_or_else(|| ClientError::NotMounted { dir: dir.into(), mounts_of_store: Vec::new() }.into())
+    Ok(WeirMount::at(dir)?.device())
 }
 
 /// The mount on `dir`, from the mount table. `dir` itself is not touched: access to a mount fails if its

@@ -246,11 +246,11 @@ fn remove_left_over(entry: &Path, store: &Path) -> Result<(), WeirError> {
         return Ok(());
     }
     let known = describe_store(store)?;
-    // Its beginning may be damaged.
-    let was_used = known.settings.buffer_path.as_ref().is_some_and(|path| path.ends_with(b"buffer.new"));
+    let was_last = known.last_place(store).is_some_and(|last| last == new);
     match content_of_place(&new, &known) {
         Ok(None) => Err(WeirError::ReplacementCutOff { new, entry: entry.into() }),
-        Ok(Some(PlaceContent::UnusedBuffer | PlaceContent::Blank)) if !was_used => {
+        // In its last place, something blank may be the buffer with a damaged beginning.
+        Ok(Some(PlaceContent::UnusedBuffer | PlaceContent::Blank)) if !was_last => {
             fs::remove_file(&new).map_err(WeirError::io("removing an unfinished buffer", &new))
         }
         // It is refused like any other place that is not blank.

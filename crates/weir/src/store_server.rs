@@ -55,19 +55,16 @@ pub(crate) enum StoreServer {
 impl StoreServer {
     /// The daemon of the mount at `path`, or of the store at `path`; `None` if the store has no daemon.
     pub(crate) fn at_or_of(path: &Path) -> Result<Option<StoreServer>, WeirError> {
-        match StoreServer::serving(path) {
-            Some(found) => Ok(Some(found)),
-            None => match open_store(path, DiskAccess::Write) {
-                Ok(_) => Ok(None),
-                Err(error) => {
-                    // That it is no store says more than that it is in use.
-                    if let WeirError::Stack(StackError::InUse { .. }) = error {
-                        describe_store(&store_of(path)?)?;
-                    }
-                    Err(error)
-                }
-            },
+        let found = StoreServer::serving(path);
+        if found.is_none() {
+            let opened = open_store(path, DiskAccess::Write);
+            if let Err(WeirError::Stack(StackError::InUse { .. })) = opened {
+                // That it is no store says more than that it is in use.
+                describe_store(&store_of(path)?)?;
+            }
+            opened?;
         }
+        Ok(found)
     }
 
     /// The daemon of the mount at `path`, or of the store at `path`. Does not open the store, which would wait for its

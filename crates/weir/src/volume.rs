@@ -18,7 +18,6 @@ use host::{DiskAccess, HostDisk, SystemClock, random_bytes};
 use serde_json::{Value, json};
 use stack::{ExpectedBuffer, StackError, StorageStack, StoreMedia, volume_named};
 use std::collections::BTreeMap;
-use std::iter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -267,13 +266,22 @@ pub(crate) fn roll_back_volume(
     }
     let created = u64::try_from(SystemClock::new().wall_nanos()).unwrap_or(0);
     let first = format!("{name}-before-{}", rfc3339(created / 1_000_000_000));
-    let others = (2..).map(|number: u64| format!("{first}-{number}"));
-    let is_free = |name: &String| cache.store().volumes().named(name).is_none();
-    let before = iter::once(first.clone()).chain(others).find(is_free).expect("a free name");
+    let before = free_name(cache.store(), |number| numbered(&first, number));
     cache
         .roll_back(volume.id, snapshot.id, &before, created)
         .map_err(|source| StackError::Cache { path: path.into(), source })?;
     Ok(json!({ "before": before }))
+}
+
+/// The first of the names for the numbers from 1 on that no volume has.
+pub(crate) fn free_name(store: &Store, name: impl Fn(u64) -> String) -> String {
+    let is_free = |name: &String| store.volumes().named(name).is_none();
+    (1..).map(name).find(is_free).expect("the names do not end")
+}
+
+/// `name` for the number 1, and `name` with the number behind it for all others.
+pub(crate) fn numbered(name: &str, number: u64) -> String {
+    if number == 1 { name.to_owned() } else { format!("{name}-{number}") }
 }
 
 fn list(args: &VolumeListArgs) -> Result<(), WeirError> {

@@ -244,7 +244,7 @@ fn two_unmounts_at_once_both_end_well() {
             [unmount(), first.join().expect("no panic")]
         });
         for output in both {
-            // One that begins when the other has ended finds nothing.
+            // An unmount that begins when the other has ended finds no mount.
             let said = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success() || said.contains("no weir store is mounted here"), "{said}");
         }
