@@ -2,6 +2,7 @@
 
 use crate::disk::{DiskKind, HostDisk};
 use crate::error::HostError;
+use crate::process::{is_ending, lock_holder};
 use crate::sparse;
 use device::{BLOCK_BYTES, Block, Device, DeviceError};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, major, minor};
@@ -19,8 +20,11 @@ pub enum DiskAccess {
     Write,
 }
 
-/// How long a killed process may take to end: many times what it takes on a busy machine.
+/// How long another process may use a disk that is opened here: another command may just look at it.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
+
+/// How long a killed process may take to end: many times what it takes on a busy machine.
+const ENDING_WAIT: Duration = Duration::from_secs(10);
 
 /// The pause between two attempts.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
@@ -57,7 +61,8 @@ impl HostDisk {
         if access == DiskAccess::Write && is_read_only(stat.st_mode, stat.st_rdev) {
             return Err(HostError::ReadOnly { path: path.to_owned() });
         }
-        let file = retry_while_busy(|| {
+        let is_user_ending = || matches!(lock_holder(path), Ok(Some(pid)) if is_ending(pid));
+        let file = retry_while_busy(is_user_ending, || {
             let file = open_direct(path, flags | exclusive)?;
             rustix::fs::flock(&file, lock).map_err(|errno| HostError::of(path, "locking it", errno))?;
             Ok(file)
@@ -161,15 +166,20 @@ fn is_read_only(mode: u32, device: u64) -> bool {
         && std::fs::read_to_string(at).is_ok_and(|says| says.trim() == "1")
 }
 
-/// Repeats `attempt` while another process uses the file, for up to [`BUSY_WAIT`].
+/// Repeats `attempt` while another process uses the file: for up to [`BUSY_WAIT`], and for up to [`ENDING_WAIT`] if that is ending.
 ///
 /// A daemon that was killed holds its lock until the last of its threads has ended. An administrator who
 /// restarts it at once should not be told that it is still running.
-fn retry_while_busy(mut attempt: impl FnMut() -> Result<OwnedFd, HostError>) -> Result<OwnedFd, HostError> {
-    let deadline = Instant::now() + BUSY_WAIT;
+fn retry_while_busy(
+    is_user_ending: impl Fn() -> bool,
+    mut attempt: impl FnMut() -> Result<OwnedFd, HostError>,
+) -> Result<OwnedFd, HostError> {
+    let began = Instant::now();
     loop {
+        // Asked before the attempt: in its course the process may have ended.
+        let may_wait = began.elapsed() < BUSY_WAIT || began.elapsed() < ENDING_WAIT && is_user_ending();
         match attempt() {
-            Err(HostError::Busy { .. }) if Instant::now() < deadline => std::thread::sleep(BUSY_PAUSE),
+            Err(HostError::Busy { .. }) if may_wait => std::thread::sleep(BUSY_PAUSE),
             other => return other,
         }
     }
@@ -237,4 +247,29 @@ pub(crate) fn disk_kind(path: &Path, mode: u32) -> Result<DiskKind, HostError> {
         _ => "something else",
     };
     Err(HostError::NotADisk { path: path.to_owned(), what })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opens a file that another process uses for a little longer than [`BUSY_WAIT`].
+    fn open_used(is_user_ending: bool) -> Result<OwnedFd, HostError> {
+        let free_at = Instant::now() + BUSY_WAIT + 10 * BUSY_PAUSE;
+        let file = tempfile::tempfile().expect("a temporary file");
+        retry_while_busy(
+            || is_user_ending,
+            || match Instant::now() < free_at {
+                true => Err(HostError::Busy { path: "file".into() }),
+                false => Ok(file.try_clone().expect("a descriptor").into()),
+            },
+        )
+    }
+
+    #[test]
+    fn an_open_waits_longer_for_a_process_that_is_ending() {
+        let refused = std::thread::spawn(|| open_used(false));
+        assert!(open_used(true).is_ok());
+        assert!(matches!(refused.join().expect("no panic"), Err(HostError::Busy { .. })));
+    }
 }
