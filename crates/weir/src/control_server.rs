@@ -20,7 +20,7 @@ use crate::json_schema::JsonSchema;
 use crate::mount_request;
 use crate::mounted_volume::MountedVolume;
 use crate::range_request;
-use crate::store_daemon::{RequestRefusal, ScrubFrom, StoreDaemon};
+use crate::store_daemon::{RequestRefusal, StoreDaemon};
 use crate::volume;
 use crate::write_policy::PolicyChoice;
 use client::{ControlAddress, DescriptorStream};
@@ -284,8 +284,8 @@ fn answer(
             Ok(json!({ "not_drained": end.written_back.err(), "ends_process": end.ends_process }))
         }
         Some("mount") => Ok(mount_request::answer(request, peer, daemon)),
-        Some("scrub_begin") => Ok(daemon.scrub(ScrubFrom::Start)),
-        Some("scrub") => Ok(daemon.scrub(ScrubFrom::LastPosition)),
+        Some("scrub_begin") => Ok(daemon.begin_scrub()),
+        Some("scrub") => daemon.go_on_scrubbing(request["scrub"].as_u64()),
         Some("space_exact") => {
             let space = subject.mount()?.exact_space_report()?;
             Ok(JsonSchema::SPACE.add_to(to_json(&space)))

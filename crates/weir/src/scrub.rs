@@ -66,7 +66,17 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<ExitCode, WeirError> {
         }
         let due = Duration::from_secs_f64(bytes as f64 / args.rate.0 as f64);
         std::thread::sleep(due.saturating_sub(begun.elapsed()));
-        reply = client.request("scrub")?;
+        let request = json!({ "operation": "scrub", "scrub": lock(&result).reply["scrub"] });
+        reply = match client.ask(&request) {
+            Ok(reply) => reply,
+            Err(error) => {
+                drop(work);
+                if !args.json {
+                    print_findings(&lock(&result).findings);
+                }
+                return Err(error.into());
+            }
+        };
     }
     drop(work);
     let result = lock(&result);

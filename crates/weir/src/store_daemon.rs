@@ -40,13 +40,6 @@ const SCRUB_BLOCKS: u64 = 1024;
 /// The time between two looks whether the operations of an unmounted volume have ended.
 const CLOSE_STEP: Duration = Duration::from_millis(2);
 
-/// Where a scrub continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ScrubFrom {
-    Start,
-    LastPosition,
-}
-
 /// Why the daemon refuses a request, and what the user can do next.
 pub(crate) struct RequestRefusal {
     pub(crate) why: String,
@@ -103,6 +96,8 @@ pub(crate) struct StoreDaemon {
     mounts_changed: Condvar,
     /// The control socket of the process, from the first export on.
     control: Mutex<Option<ControlServer>>,
+    /// The number of the newest scrub. Held while that reads [`SCRUB_BLOCKS`].
+    newest_scrub: Mutex<u64>,
 }
 
 /// The mounts and the exports of a daemon. It ends when none is left.
@@ -175,6 +170,7 @@ impl StoreDaemon {
             mounts: Mutex::default(),
             mounts_changed: Condvar::new(),
             control: Mutex::default(),
+            newest_scrub: Mutex::default(),
         }
     }
 
@@ -524,12 +520,31 @@ impl StoreDaemon {
         result.recv().unwrap_or_else(|_| Err(RequestRefusal::new(&"the daemon is ending", None)))
     }
 
-    /// Scrubs [`SCRUB_BLOCKS`] blocks, and returns the progress and the findings.
-    pub(crate) fn scrub(&self, from: ScrubFrom) -> Value {
-        let store = &self.stack.store;
-        if from == ScrubFrom::Start {
-            store.maintenance().end_scrub();
+    /// Begins a scrub, and returns what [`go_on_scrubbing`](Self::go_on_scrubbing) does. An older scrub can go on no more.
+    pub(crate) fn begin_scrub(&self) -> Value {
+        let mut newest = self.newest_scrub();
+        *newest += 1;
+        self.stack.store.maintenance().end_scrub();
+        self.scrub_some_blocks(*newest)
+    }
+
+    /// Goes on with the scrub of this number: scrubs [`SCRUB_BLOCKS`] blocks, and returns the progress and the findings. Refuses if another
+    /// scrub has begun: neither of them would have read everything.
+    pub(crate) fn go_on_scrubbing(&self, number: Option<u64>) -> Result<Value, RequestRefusal> {
+        let newest = self.newest_scrub();
+        if number != Some(*newest) {
+            let help = "the other one reads the whole store, and shows what it finds: wait for it, or run this one again after it";
+            return Err(RequestRefusal::new(&"another scrub of this store has begun", Some(help.into())));
         }
+        Ok(self.scrub_some_blocks(*newest))
+    }
+
+    fn newest_scrub(&self) -> MutexGuard<'_, u64> {
+        self.newest_scrub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn scrub_some_blocks(&self, number: u64) -> Value {
+        let store = &self.stack.store;
         let mut findings = Vec::new();
         let mut report = |finding: store::StoreFinding| findings.push(finding.to_string());
         let first = store.maintenance().scrub_step(&mut report);
@@ -538,6 +553,7 @@ impl StoreDaemon {
             so_far = store.maintenance().scrub_step(&mut report);
         }
         json!({
+            "scrub": number,
             "blocks": so_far.blocks,
             "of_blocks": so_far.blocks_expected,
             "damaged": so_far.damaged,

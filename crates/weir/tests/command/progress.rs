@@ -158,6 +158,24 @@ fn an_interrupted_scrub_says_what_was_read_and_does_not_disturb_the_daemon() {
 }
 
 #[test]
+fn a_scrub_ends_when_another_one_begins_which_reads_everything() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = filled(2000);
+    let mounted = sandbox.mount();
+    let first = start(&mut scrub(mounted.dir(), "1MiB"));
+    thread::sleep(LOOK);
+    let second = succeeds(scrub(mounted.dir(), "1GiB").arg("--json")).stdout;
+    let second: serde_json::Value = serde_json::from_slice(&second).expect("JSON");
+    assert!(second["read"]["blocks"].as_u64() >= Some(2000), "{second}");
+    let output = first.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1));
+    assert_says(&String::from_utf8_lossy(&output.stderr), "another scrub of this store has begun");
+    mounted.unmount();
+}
+
+#[test]
 fn an_interrupted_check_changes_nothing_and_another_one_works() {
     if !can_mount() {
         return;
