@@ -271,7 +271,6 @@ mod tests {
             (0..FLOW_REQUESTS).for_each(|_| traffic.note());
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(asked(), 0_i32.to_ne_bytes());
         while asked().len() < 8 {
             std::thread::sleep(Duration::from_millis(1));
         }

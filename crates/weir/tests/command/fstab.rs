@@ -1,10 +1,10 @@
 //! `mount -t weir` and lines of fstab. `mount` looks for `mount.weir` in /usr/sbin, so each test has a directory of its own
 //! there, in a mount namespace that ends with the test.
 
-use crate::common::{Sandbox, assert_says, can_mount, succeeds, weir};
+use crate::common::{Sandbox, assert_says, can_mount, in_mount_namespace, succeeds, weir};
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::process::{Command, Output};
+use std::process::Output;
 
 /// Runs a script as root, in a namespace in which `mount -t weir` is this build.
 fn with_helper(sandbox: &Sandbox, script: &str) -> Output {
@@ -16,8 +16,7 @@ fn with_helper(sandbox: &Sandbox, script: &str) -> Output {
         }
     }
     let script = format!("mount --bind {} /usr/sbin\n{script}", helpers.display());
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "slave", "sh", "-ec", &script]);
+    let mut command = in_mount_namespace(&script);
     command.env("STORE", sandbox.store()).env("DIR", sandbox.path("dir")).env("FSTAB", sandbox.path("fstab"));
     command.env("WEIR", env!("CARGO_BIN_EXE_weir"));
     command.env("PATH", "/usr/bin:/bin").output().expect("unshare starts")

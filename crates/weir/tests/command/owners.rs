@@ -1,6 +1,6 @@
 //! Several users and one mount: which of them find its daemon, and their rights.
 
-use crate::common::{NOBODY, PATIENCE, SMALL, Sandbox, can_mount, fails, succeeds, weir};
+use crate::common::{NOBODY, PATIENCE, SMALL, Sandbox, can_mount, fails, in_mount_namespace, succeeds, weir};
 use rustix::process::{Gid, Uid};
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -128,8 +128,7 @@ impl Namespace {
                       && mount --bind \"$0/fuse\" /dev/fuse && echo ready && exec cat";
         let devices = sandbox.path("devices");
         fs::create_dir(&devices).expect("a directory");
-        let mut holder = Command::new("unshare")
-            .args(["--mount", "--propagation", "private", "sh", "-c", script])
+        let mut holder = in_mount_namespace(script)
             .arg(devices)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

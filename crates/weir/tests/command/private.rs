@@ -1,29 +1,13 @@
 //! A store and its buffer hold the files of all users, so only the owner of the media may read them.
 
 use crate::common::{
-    Mounted, Sandbox, VOLATILE, assert_says, can_mount, copy_program, fails, succeeds, weir,
+    LoopDevice, Mounted, Sandbox, VOLATILE, assert_says, can_mount, copy_program, fails, succeeds, weir,
 };
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-
-/// A loop device over a file, until it is dropped.
-struct LoopDevice(PathBuf);
-
-impl LoopDevice {
-    fn over(file: &Path) -> LoopDevice {
-        let Output { stdout, .. } = succeeds(Command::new("losetup").args(["--find", "--show"]).arg(file));
-        LoopDevice(String::from_utf8_lossy(&stdout).trim().into())
-    }
-}
-
-impl Drop for LoopDevice {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
 
 /// A blank file that all users may read.
 fn open_to_all(path: PathBuf, bytes: u64) -> PathBuf {
@@ -84,7 +68,7 @@ fn a_block_device_keeps_its_mode_and_is_warned_of_where_all_may_read_it() {
     }
     let sandbox = Sandbox::new();
     let (image, buffer) = (open_to_all(sandbox.path("image"), 64 << 20), sandbox.path("buffer"));
-    let device = LoopDevice::over(&image);
+    let Some(device) = LoopDevice::of(&image) else { return };
     let before = mode(&device.0);
     let mut format = weir();
     format.args(["format", "--force", "--buffer-size", "8MiB", "--buffer"]).arg(&buffer).arg(&device.0);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use test_support::stop_ignoring_interrupts;
 
 /// Within this time a command has ended after a signal.
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(5);
 
 /// Longer than the time between two looks of a command at its signals.
 const LOOK: Duration = Duration::from_millis(300);
@@ -164,7 +164,9 @@ fn a_scrub_ends_when_another_one_begins_which_reads_everything() {
     }
     let sandbox = filled(2000);
     let mounted = sandbox.mount();
-    let first = start(&mut scrub(mounted.dir(), "1MiB"));
+    let mut first = start(&mut scrub(mounted.dir(), "1MiB"));
+    let pid = first.id();
+    wait_until(&mut first, || catches_interrupts(pid));
     thread::sleep(LOOK);
     let second = succeeds(scrub(mounted.dir(), "1GiB").arg("--json")).stdout;
     let second: serde_json::Value = serde_json::from_slice(&second).expect("JSON");
@@ -208,7 +210,9 @@ fn a_signal_that_is_ignored_stays_ignored() {
     let mut shell = Command::new("sh");
     shell.args(["-c", "trap '' INT; exec \"$0\" \"$@\""]).arg(weir().get_program());
     shell.args(["scrub", "--rate", "4MiB"]).arg(mounted.dir());
-    let child = start(&mut shell);
+    let mut child = start(&mut shell);
+    let comm = format!("/proc/{}/comm", child.id());
+    wait_until(&mut child, || fs::read_to_string(&comm).is_ok_and(|name| name == "weir\n"));
     thread::sleep(LOOK);
     send(&child, Signal::INT);
     let output = child.wait_with_output().expect("it ends");
@@ -289,7 +293,9 @@ fn a_daemon_goes_on_growing_its_buffer_when_the_command_is_interrupted() {
     let has_begun = || fs::metadata(&buffer).expect("the buffer").len() > 8 << 20;
     let mut child = start(&mut grow);
     wait_until(&mut child, has_begun);
-    mounted.signal("STOP");
+    // At once, before it is done.
+    let daemon = Pid::from_raw(mounted.pid().cast_signed()).expect("a process");
+    kill_process(daemon, Signal::STOP).expect("it is there");
     send(&child, Signal::INT);
     let output = child.wait_with_output().expect("it ends");
     mounted.signal("CONT");

@@ -52,7 +52,15 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
+        let name = self.0.file_name().expect("a name");
+        let image = Path::new("/sys/block").join(name).join("loop/backing_file");
+        let ours = fs::read(&image).ok();
         let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+        // While somebody looks at all devices, and has it open, it stays. Afterwards it may be another test's.
+        let begun = Instant::now();
+        while ours.is_some() && fs::read(&image).ok() == ours && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
@@ -291,6 +299,18 @@ pub(crate) fn is_mounted(dir: &Path) -> bool {
 /// The command under test.
 pub(crate) fn weir() -> Command {
     Command::new(env!("CARGO_BIN_EXE_weir"))
+}
+
+/// `sh`, which runs `script` in a mount namespace of its own.
+///
+/// Only the mounts that the script makes are there: a daemon whose mount stayed in a namespace would not end when another test
+/// unmounts it.
+pub(crate) fn in_mount_namespace(script: &str) -> Command {
+    let without_others = "umount --all --lazy --internal-only --types fuse.weir || true";
+    let mut command = Command::new("unshare");
+    let script = format!("{without_others}\n{script}");
+    command.args(["--mount", "--propagation", "private", "sh", "-ec", &script]);
+    command
 }
 
 /// `weir status --json` of the mount on `dir`.

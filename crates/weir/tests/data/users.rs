@@ -1,6 +1,6 @@
 //! Several users on one mount, and a user who mounts for himself.
 
-use crate::common::{Sandbox, can_mount, succeeds, weir};
+use crate::common::{Sandbox, can_mount, in_mount_namespace, succeeds, weir};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -132,12 +132,11 @@ fn a_user_mounts_for_himself_with_fusermount3() {
             if "$WEIR" mount --allow-other store mnt 2> refused; then "$WEIR" unmount mnt; exit 1; fi
             grep user_allow_other refused
         '"#;
-    let mut unshare = Command::new("unshare");
-    unshare.args(["--mount", "--propagation", "private", "sh", "-c", script]);
-    unshare
+    let mut nobody = in_mount_namespace(script);
+    nobody
         .env("HOME", &home)
         .env("WEIR", weir().get_program())
         .env("TMPDIR", &home)
         .env_remove("XDG_RUNTIME_DIR");
-    succeeds(&mut unshare);
+    succeeds(&mut nobody);
 }
