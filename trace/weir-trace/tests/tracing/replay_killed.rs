@@ -10,8 +10,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use test_support::stop_ignoring_interrupts;
 
-/// Time within which a killed replay must have ended, less than the minute of its trace. Nothing waits in it, and its tree is small.
-const SOON: Duration = Duration::from_secs(20);
+/// Time within which a killed replay must have ended. Nothing waits in it, and its tree is small.
+const SOON: Duration = Duration::from_secs(5);
+
+/// Time within which a replay has started on a busy machine.
+const STARTED: Duration = Duration::from_secs(50);
 
 /// A trace that makes a file and closes it after a minute.
 const LONG: &str = "1 1700000000.000001 openat(AT_FDCWD, \"/made\", O_WRONLY|O_CREAT, 0666) = 3 <0.000001>\n\
@@ -35,10 +38,15 @@ fn started(compiled: &Path, target: &Path) -> (Child, Vec<Pid>) {
     let mut command = replay(compiled, target, &["--natural"]);
     stop_ignoring_interrupts();
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
-    assert!(soon(|| walk(target).iter().any(|path| path.ends_with("made"))), "it makes its first call");
+    assert!(makes_its_first_call(target));
     let below = below(pid(&child));
     assert!(!below.is_empty(), "a replay is a process of its own");
     (child, below)
+}
+
+/// Waits for the file of the first call.
+fn makes_its_first_call(target: &Path) -> bool {
+    within(STARTED, || walk(target).iter().any(|path| path.ends_with("made")))
 }
 
 fn pid(child: &Child) -> Pid {
@@ -76,7 +84,11 @@ fn walk(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn soon(is_so: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + SOON;
+    within(SOON, is_so)
+}
+
+fn within(time: Duration, is_so: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + time;
     while Instant::now() < until {
         if is_so() {
             return true;
@@ -123,7 +135,7 @@ fn interrupted(sandbox: &TestDirectory, signal: Signal, options: &[&str]) -> Out
     let mut command = replay(&compiled, &target, &[&["--natural"], options].concat());
     stop_ignoring_interrupts();
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    assert!(soon(|| walk(&target).iter().any(|path| path.ends_with("made"))), "it makes its first call");
+    assert!(makes_its_first_call(&target));
     let begun = Instant::now();
     kill_process(pid(&child), signal).expect("it is there");
     let output = child.wait_with_output().expect("it ends");
@@ -190,7 +202,7 @@ fn a_replay_whose_child_is_killed_says_so_and_leaves_nothing() {
     let target = sandbox.path("target");
     let mut command = replay(&compiled, &target, &["--natural"]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
-    assert!(soon(|| walk(&target).iter().any(|path| path.ends_with("made"))));
+    assert!(makes_its_first_call(&target));
     let last = *below(pid(&child)).last().expect("a replay is a process of its own");
     kill_process(last, Signal::KILL).expect("it is there");
     let output = child.wait_with_output().expect("it ends");
