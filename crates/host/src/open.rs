@@ -20,10 +20,10 @@ pub enum DiskAccess {
     Write,
 }
 
-/// How long another process may use a disk that is opened here: another command may just look at it.
+/// How long an open waits for another process, which may use the disk for a moment only.
 const BUSY_WAIT: Duration = Duration::from_secs(2);
 
-/// How long a killed process may take to end: many times what it takes on a busy machine.
+/// How long an open waits for a process that is ending: many times what a killed one takes on a busy machine.
 const ENDING_WAIT: Duration = Duration::from_secs(10);
 
 /// The pause between two attempts.
@@ -166,7 +166,7 @@ fn is_read_only(mode: u32, device: u64) -> bool {
         && std::fs::read_to_string(at).is_ok_and(|says| says.trim() == "1")
 }
 
-/// Repeats `attempt` while another process uses the file: for up to [`BUSY_WAIT`], and for up to [`ENDING_WAIT`] if that is ending.
+/// Repeats `attempt` while another process uses the file: for up to [`BUSY_WAIT`], or [`ENDING_WAIT`] if that process is ending.
 ///
 /// A daemon that was killed holds its lock until the last of its threads has ended. An administrator who
 /// restarts it at once should not be told that it is still running.
@@ -252,24 +252,24 @@ pub(crate) fn disk_kind(path: &Path, mode: u32) -> Result<DiskKind, HostError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
-    /// Opens a file that another process uses for a little longer than [`BUSY_WAIT`].
-    fn open_used(is_user_ending: bool) -> Result<OwnedFd, HostError> {
-        let free_at = Instant::now() + BUSY_WAIT + 10 * BUSY_PAUSE;
-        let file = tempfile::tempfile().expect("a temporary file");
-        retry_while_busy(
-            || is_user_ending,
-            || match Instant::now() < free_at {
-                true => Err(HostError::Busy { path: "file".into() }),
-                false => Ok(file.try_clone().expect("a descriptor").into()),
-            },
-        )
+    fn busy() -> Result<OwnedFd, HostError> {
+        Err(HostError::Busy { path: "file".into() })
     }
 
     #[test]
-    fn an_open_waits_longer_for_a_process_that_is_ending() {
-        let refused = std::thread::spawn(|| open_used(false));
-        assert!(open_used(true).is_ok());
-        assert!(matches!(refused.join().expect("no panic"), Err(HostError::Busy { .. })));
+    fn an_open_waits_longer_for_a_process_that_is_ending_and_not_for_others() {
+        let asked = Cell::new(0);
+        let ask = |answer: bool| {
+            asked.set(asked.get() + 1);
+            answer
+        };
+        let file = || tempfile::tempfile().expect("a temporary file").into();
+        let opened = retry_while_busy(|| ask(true), || if asked.get() < 3 { busy() } else { Ok(file()) });
+        assert!(opened.is_ok());
+        asked.set(0);
+        assert!(matches!(retry_while_busy(|| ask(false), busy), Err(HostError::Busy { .. })));
+        assert_eq!(asked.get(), 1);
     }
 }

@@ -32,8 +32,8 @@ impl BlockDevices {
         self.large(|at| !is_held(at)).into_iter().filter(|path| path.exists()).collect()
     }
 
-    /// The nodes of the devices that other devices hold, as a logical volume holds its disk. What is on a disk is usually found on its
-    /// holders, too. But where one of several logical volumes is not active, its content is on no other device.
+    /// The nodes of the devices that other devices hold, as a logical volume holds its disk. The holders usually have
+    /// all that is on the disk. But where one of several logical volumes is not active, its content is on no other device.
     pub(crate) fn held(&self) -> Vec<PathBuf> {
         self.large(is_held).into_iter().filter(|path| path.exists()).collect()
     }

@@ -102,11 +102,11 @@ pub enum BufferSearch {
 pub struct SearchedPlace {
     /// The path.
     pub path: PathBuf,
-    /// What is there instead.
+    /// The content that was found instead of the buffer.
     pub content: PlaceContent,
 }
 
-/// What lies in the place of a store's buffer.
+/// The content of a place where a store's buffer was expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlaceContent {
     /// Nothing, or a symbolic link that leads nowhere, or a drive without a medium.
@@ -406,7 +406,7 @@ mod tests {
         assert!(why.contains(&format!("{}: ", physical.display())) && why.contains("LVM"), "{why}");
         // A disk is on no other.
         assert_eq!(why_unclear(&fake, "nvme1n1"), None);
-        // What is encrypted is whole on its holder.
+        // The holder of an encrypted disk has all of its content.
         fake.add("sda", b"LUKS\xba\xbe", Some("dm-0"));
         assert_eq!(why_unclear(&fake, "dm-1"), None);
     }

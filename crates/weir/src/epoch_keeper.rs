@@ -316,7 +316,7 @@ pub(crate) fn restore(store: &Store, newest: Lsn) -> Result<Vec<EpochCopy>, Stor
     Ok(copies)
 }
 
-/// What becomes of the writable volumes of a store whose buffer is lost: each loses its name to a clone of its newest epoch, if
+/// The changes to the writable volumes of a store whose buffer is lost: each loses its name to a clone of its newest epoch, if
 /// there is one. A volume that lost its name so before keeps what it has.
 pub(crate) fn restorations(store: &Store) -> Vec<VolumeRestoration> {
     let date = volume::rfc3339(now() / 1_000_000_000);

@@ -48,7 +48,7 @@ use store::{Store, VolumeMode, VolumeRestoration};
 /// How often a mount looks whether the device of its buffer has come.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Bytes of a block. What follows the last whole one is not used.
+/// Bytes of a block. A buffer does not use the rest of a device after its last whole block.
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// The attempts of a mount whose buffer may be lost.
@@ -348,7 +348,7 @@ impl NewBufferPlace {
     fn ensure_allowed(&self, args: &MountArgs) -> Result<(), WeirError> {
         let is_left_over = |path: &Path| self.left_over.iter().any(|left| left == path);
         ensure_allowed(&self.plan, is_left_over(self.plan.path()))?;
-        // What is removed for a new file.
+        // The file that is there would be removed for the new one.
         let path = self.plan.path();
         if matches!(self.plan, MediumPlan::Create { .. }) && path.exists() && !is_left_over(path) {
             blank_check::ensure_blank(path)?;

@@ -6,7 +6,7 @@ use crate::byte_size::ByteSize;
 use crate::cli::ScrubArgs;
 use crate::error::WeirError;
 use crate::json_schema::JsonSchema;
-use client::WeirMount;
+use client::{ClientError, ControlClient, WeirMount};
 use device::BLOCK_BYTES;
 use progress::{LongWork, OnInterrupt, WorkAmount, WorkUnit};
 use serde_json::{Value, json};
@@ -50,36 +50,17 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<ExitCode, WeirError> {
         return Err(WeirError::Size { option: "--rate", size: args.rate, why });
     }
     let mut client = WeirMount::at(&args.dir)?.connect()?;
-    let begun = Instant::now();
     let result = Arc::new(Mutex::new(ScrubResult::default()));
     let work = show_progress(args, &result);
-    let mut reply = client.request("scrub_begin")?;
-    loop {
-        let (done, bytes) = {
-            let mut result = lock(&result);
-            result.findings.extend(reply["findings"].as_array().into_iter().flatten().cloned());
-            result.reply = reply;
-            (result.reply["done"] == true, result.bytes())
-        };
-        if done {
-            break;
-        }
-        let due = Duration::from_secs_f64(bytes as f64 / args.rate.0 as f64);
-        std::thread::sleep(due.saturating_sub(begun.elapsed()));
-        let request = json!({ "operation": "scrub", "scrub": lock(&result).reply["scrub"] });
-        reply = match client.ask(&request) {
-            Ok(reply) => reply,
-            Err(error) => {
-                drop(work);
-                if !args.json {
-                    print_findings(&lock(&result).findings);
-                }
-                return Err(error.into());
-            }
-        };
-    }
+    let read = read_everything(args, &mut client, &result);
     drop(work);
     let result = lock(&result);
+    if let Err(error) = read {
+        if !args.json {
+            print_findings(&result.findings);
+        }
+        return Err(error.into());
+    }
     let ScrubResult { reply, findings } = &*result;
     if args.json {
         let read = json!({
@@ -94,6 +75,31 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<ExitCode, WeirError> {
         print(reply, findings)
     }
     Ok(ExitCode::from(u8::from(!findings.is_empty())))
+}
+
+/// Scrubs the store, and notes what is found.
+fn read_everything(
+    args: &ScrubArgs,
+    client: &mut ControlClient,
+    result: &Mutex<ScrubResult>,
+) -> Result<(), ClientError> {
+    let begun = Instant::now();
+    let mut reply = client.request("scrub_begin")?;
+    loop {
+        let request = json!({ "operation": "scrub", "scrub": reply["scrub"] });
+        let (done, bytes) = {
+            let mut result = lock(result);
+            result.findings.extend(reply["findings"].as_array().into_iter().flatten().cloned());
+            result.reply = reply;
+            (result.reply["done"] == true, result.bytes())
+        };
+        if done {
+            return Ok(());
+        }
+        let due = Duration::from_secs_f64(bytes as f64 / args.rate.0 as f64);
+        std::thread::sleep(due.saturating_sub(begun.elapsed()));
+        reply = client.ask(&request)?;
+    }
 }
 
 /// Shows the progress of a scrub, and answers Ctrl-C: the process may end at any moment.

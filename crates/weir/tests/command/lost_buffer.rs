@@ -1,8 +1,8 @@
 //! `weir mount --on-lost-buffer restore`.
 
 use crate::common::{
-    LoopDevice, Mounted, PATIENCE, Sandbox, TmpfsMount, can_mount, fails, in_mount_namespace, status_of,
-    succeeds, weir,
+    LoopDevice, Mounted, PATIENCE, Sandbox, TmpfsMount, can_mount, fails, in_mount_namespace, is_mounted,
+    status_of, succeeds, weir,
 };
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,13 +17,18 @@ fn write_synced(mounted: &Mounted, name: &str) {
     file.write_all(name.repeat(1000).as_bytes()).and_then(|()| file.sync_all()).expect("a durable file");
 }
 
+#[track_caller]
+fn wait_while(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while is_so() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Returns when an epoch has everything.
 fn wait_for_epoch(mounted: &Mounted) {
-    let begun = Instant::now();
-    while mounted.status().epoch.behind_ms != Some(0) {
-        assert!(begun.elapsed() < PATIENCE, "no epoch");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_while("no epoch", || mounted.status().epoch.behind_ms != Some(0));
 }
 
 /// A store whose daemon was killed. The file `before` is in an epoch, and `after` perhaps only in the buffer.
@@ -302,13 +307,12 @@ fn a_store_that_was_closed_cleanly_loses_nothing() {
     // SIGTERM, while a program has a file open, is a clean end, too.
     let open = File::create(dir.join("second")).expect("a file");
     let pid = status_of(&dir).pid;
-    let begun = Instant::now();
-    while Path::new(&format!("/proc/{pid}")).exists() {
-        assert!(begun.elapsed() < PATIENCE, "it does not end");
-        // The second one ends it. Equal signals that wait are one, so more may be needed; it may also have ended.
-        let _ = Command::new("kill").arg(pid.to_string()).status();
-        std::thread::sleep(Duration::from_millis(500));
-    }
+    let terminate = || succeeds(Command::new("kill").arg(pid.to_string()));
+    terminate();
+    // Equal signals that wait are one.
+    wait_while("the mount stays", || is_mounted(&dir));
+    terminate();
+    wait_while("it does not end", || Path::new(&format!("/proc/{pid}")).exists());
     drop(open);
     fs::remove_file(sandbox.store().join("buffer")).expect("a buffer");
     let said = String::from_utf8_lossy(&succeeds(weir().arg("replace-buffer").arg(sandbox.store())).stdout)

@@ -68,7 +68,7 @@ fn a_block_device_keeps_its_mode_and_is_warned_of_where_all_may_read_it() {
     }
     let sandbox = Sandbox::new();
     let (image, buffer) = (open_to_all(sandbox.path("image"), 64 << 20), sandbox.path("buffer"));
-    let Some(device) = LoopDevice::of(&image) else { return };
+    let device = LoopDevice::of(&image).expect("a loop device");
     let before = mode(&device.0);
     let mut format = weir();
     format.args(["format", "--force", "--buffer-size", "8MiB", "--buffer"]).arg(&buffer).arg(&device.0);

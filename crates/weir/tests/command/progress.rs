@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use test_support::stop_ignoring_interrupts;
 
 /// Within this time a command has ended after a signal.
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(2);
 
 /// Longer than the time between two looks of a command at its signals.
 const LOOK: Duration = Duration::from_millis(300);
