@@ -29,7 +29,8 @@ pub struct ScrubProgress {
     pub blocks: u64,
     /// Blocks that were live when it began: it will read about as many.
     pub blocks_expected: u64,
-    /// Blocks that were damaged or could not be read.
+    /// Blocks that were damaged or could not be read. Before the scrub is [done](ScrubProgress::done), also those of data that a
+    /// change may make unused: only the last step reports damaged data.
     pub damaged: u64,
     /// Damaged blocks of metadata that were repaired from their whole copy, including the superblock's copy.
     pub repaired: u64,
@@ -70,7 +71,8 @@ impl StoreScrub {
         if !visited.is_empty() {
             current.scrub_nodes(&visited, shared, writer, report);
             current.scrub_data(shared, report);
-            return current.so_far;
+            let damaged = current.so_far.damaged + current.damaged.len() as u64;
+            return ScrubProgress { damaged, ..current.so_far };
         }
         let gone = shared
             .map_mut()

@@ -115,7 +115,10 @@ fn show_progress(args: &ScrubArgs, result: &Arc<Mutex<ScrubResult>>) -> LongWork
         let damage = match number(&result.reply, "damaged") {
             0 => "no damage so far; the scrub changed nothing".to_owned(),
             damaged => {
-                format!("{damaged} damaged so far, {} of them repaired", number(&result.reply, "healed"))
+                let healed = number(&result.reply, "healed");
+                format!(
+                    "{damaged} damaged so far, {healed} of them repaired; the end of a scrub names damaged files"
+                )
             }
         };
         format!("{amount} were read, {damage}. Run it again: a scrub begins anew")

@@ -4,6 +4,7 @@ use crate::common::{Mounted, PATIENCE, Sandbox, assert_says, can_mount, detach, 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -174,6 +175,29 @@ fn a_scrub_ends_when_another_one_begins_which_reads_everything() {
     let output = first.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(1));
     assert_says(&String::from_utf8_lossy(&output.stderr), "another scrub of this store has begun");
+    mounted.unmount();
+}
+
+#[test]
+fn an_interrupted_scrub_counts_damaged_data() {
+    if !can_mount() {
+        return;
+    }
+    let sandbox = filled(2000);
+    let path = sandbox.store().join("store");
+    let mut bytes = fs::read(&path).expect("the store");
+    let pages: BTreeSet<Vec<u8>> = unique(2000).chunks(4096).map(<[u8]>::to_vec).collect();
+    bytes.chunks_mut(4096).filter(|block| pages.contains(*block)).for_each(|block| block[0] ^= 0x80);
+    fs::write(&path, bytes).expect("a store whose data is damaged");
+    let mounted = sandbox.mount();
+    let counts = || {
+        let output = interrupt_at_work(&mut scrub(mounted.dir(), "1MiB"), Signal::INT, || true);
+        interrupted(&output, 130).contains(" damaged so far, 0 of them repaired; the end of a scrub names")
+    };
+    // The interruption may come before the first block was read.
+    assert!((0..5).any(|_| counts()));
+    let whole = scrub(mounted.dir(), "1GiB").output().expect("it runs");
+    assert_says(&String::from_utf8_lossy(&whole.stdout), "MiB read: 2000 damaged, 0 of them repaired");
     mounted.unmount();
 }
 
